@@ -3818,8 +3818,9 @@ typedef struct {
   void (*signal)(void *user_data, int32_t signal);
   // Kills all live workers and their processes at once. Must not be NULL.
   void (*kill)(void *user_data);
-  // Sends a signal to the workers only, not to processes that they started. NULL: signals are not passed
-  // on.
+  // Passes a signal that the agent got on to each live worker. The program decides which processes of a
+  // worker get it; of the workers that an agent starts itself, the whole process group does. NULL: signals
+  // are not passed on.
   void (*pass)(void *user_data, int32_t signal);
   // Called once, on the same thread, after the agent was destroyed; `rdzv_agent_free` waits for it up to 5
   // s. May be NULL.

@@ -158,16 +158,27 @@ pub mod driver;
 #[doc(inline)]
 pub use driver::{
     call_error::CallError,
+    cancel::CancelToken,
     loop_client::{CallOver, Loop, LoopEvent, Session, SessionEvent, SessionId, StoreId, SubmitError},
     native_client::{
         Batch, BatchStep, Branch, Change, Joined, Lease, MemberInfo, NativeClient, NativeClientOptions,
         NativeError, NodeEvent, RunInfo, Step, Test, Txn, Versioned, Watch, WatchError,
     },
-    rendezvous::{Context, HandlerError, NodeStore, RendezvousHandler},
+    rendezvous::{
+        Context, CreateHandler, ForeignBackend, ForeignOptions, ForeignUrls, HandlerError, NodeStore,
+        RendezvousHandler, UrlGroup, UrlHandler, UrlOptions, UrlRendezvous,
+    },
     server::{Server, ServerFailure, ServerOptions, StartError},
     store::{Store, Timeout},
     store_client::StoreOptions,
 };
 #[cfg(feature = "alloc")]
 #[doc(inline)]
-pub use rendezvous::parameters::RendezvousParameters;
+pub use rendezvous::{
+    error::{RendezvousError, RendezvousErrorKind},
+    parameters::RendezvousParameters,
+    registry::RegistryError,
+    round_event::RoundEvent,
+    store_info::{RendezvousInfo, RendezvousStoreInfo},
+    url::RendezvousUrl,
+};

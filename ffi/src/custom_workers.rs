@@ -109,8 +109,9 @@ pub struct rdzv_workers_vtable {
     pub signal: Option<unsafe extern "C" fn(user_data: *mut c_void, signal: i32)>,
     /// Kills all live workers and their processes at once. Must not be NULL.
     pub kill: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
-    /// Sends a signal to the workers only, not to processes that they started. NULL: signals are not passed
-    /// on.
+    /// Passes a signal that the agent got on to each live worker. The program decides which processes of a
+    /// worker get it; of the workers that an agent starts itself, the whole process group does. NULL: signals
+    /// are not passed on.
     pub pass: Option<unsafe extern "C" fn(user_data: *mut c_void, signal: i32)>,
     /// Called once, on the same thread, after the agent was destroyed; `rdzv_agent_free` waits for it up to 5
     /// s. May be NULL.

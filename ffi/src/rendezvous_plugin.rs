@@ -569,7 +569,7 @@ pub unsafe extern "C" fn rdzv_context_register_backend(
             let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
             let code = Arc::new(BackendCode { owned, vtable, name });
             let foreign = ForeignBackend::new(Arc::clone(&code) as Arc<dyn CreateHandler>, options);
-            let registered = home.rendezvous().register(backend, Arc::new(foreign));
+            let registered = home.rendezvous().register_backend(backend, Arc::new(foreign));
             // A sole reference means that the registry did not take it: `user_data` stays with the caller, or
             // is registered already.
             if let Some(mut code) = Arc::into_inner(code) {
@@ -607,7 +607,7 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
             let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
             let code = Arc::new(SchemeCode { owned, vtable, name: format!("{scheme}://") });
             let foreign = ForeignUrls::new(scheme, Arc::clone(&code) as Arc<dyn UrlHandler>, options);
-            let registered = home.rendezvous().register_rendezvous_handler(scheme, Arc::new(foreign));
+            let registered = home.rendezvous().register_url_scheme(scheme, Arc::new(foreign));
             if let Some(mut code) = Arc::into_inner(code) {
                 code.owned.destroy = None;
             }

@@ -69,7 +69,8 @@ pub trait WorkerHooks: Send {
     /// Kills all living workers and the processes that they have started.
     fn kill(&mut self);
 
-    /// Sends a signal to the workers only.
+    /// Passes a signal that the agent got on to each worker. The hooks decide which of a worker's processes get it; of
+    /// the workers that the agent starts itself, the whole process group does.
     fn pass(&mut self, signal: i32);
 }
 

@@ -65,7 +65,7 @@ impl Context {
     ///
     /// # Errors
     /// The name is empty, or another creator has it.
-    pub fn register(&self, backend: &str, creator: Arc<dyn CreateHandler>) -> Result<(), RegistryError> {
+    pub fn register_backend(&self, backend: &str, creator: Arc<dyn CreateHandler>) -> Result<(), RegistryError> {
         lock(&self.backends).register(backend, Registered(creator))
     }
 
@@ -102,7 +102,7 @@ impl Context {
     ///
     /// # Errors
     /// The scheme has a handler already.
-    pub fn register_rendezvous_handler(
+    pub fn register_url_scheme(
         &self,
         scheme: &str,
         handler: Arc<dyn UrlHandler>,

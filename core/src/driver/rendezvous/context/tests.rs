@@ -67,16 +67,16 @@ fn backends_are_found_by_their_names() {
         "The rendezvous backend 'mine' is not registered. Did you forget to call `register`?"
     );
     let liar: Arc<dyn CreateHandler> = Arc::new(Liar("other"));
-    context.register("mine", Arc::clone(&liar)).expect("free");
-    context.register("mine", Arc::clone(&liar)).expect("the same again");
+    context.register_backend("mine", Arc::clone(&liar)).expect("free");
+    context.register_backend("mine", Arc::clone(&liar)).expect("the same again");
     let error = create("mine").expect_err("a lie");
     assert_eq!(
         error.to_string(),
         "The rendezvous backend 'other' does not match the requested backend 'mine'."
     );
-    context.register("other", liar).expect("free");
+    context.register_backend("other", liar).expect("free");
     assert_eq!(create("other").expect("true"), "other");
-    let error = context.register("mine", Arc::new(Liar("third"))).expect_err("taken");
+    let error = context.register_backend("mine", Arc::new(Liar("third"))).expect_err("taken");
     assert_eq!(
         error.to_string(),
         "The rendezvous backend 'mine' cannot be registered with 'third' as it is already registered with 'other'."
@@ -228,9 +228,9 @@ impl UrlRendezvous for OwnRendezvous {
 fn schemes_of_ones_own() {
     let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
     let context = Context::default();
-    context.register_rendezvous_handler("own", Arc::new(OwnScheme)).expect("free");
+    context.register_url_scheme("own", Arc::new(OwnScheme)).expect("free");
     for scheme in ["own", "tcp", "env", "file"] {
-        let error = context.register_rendezvous_handler(scheme, Arc::new(OwnScheme)).expect_err("taken");
+        let error = context.register_url_scheme(scheme, Arc::new(OwnScheme)).expect_err("taken");
         assert_eq!(error.to_string(), format!("Rendezvous handler for {scheme}:// already registered"));
     }
     let url = format!("own:///{}", server.local_addr().port());

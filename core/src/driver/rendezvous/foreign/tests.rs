@@ -183,7 +183,7 @@ fn waiting_for_a_foreign_scheme_can_be_cancelled() {
     let (context, (enter, entered), (go, departed)) = (Context::default(), channel(), channel());
     let code = Arc::new(Slow(Arc::new(Mutex::new(departed)), enter));
     let urls = ForeignUrls::new("slow", code, ForeignOptions::default());
-    context.register_rendezvous_handler("slow", Arc::new(urls)).expect("free");
+    context.register_url_scheme("slow", Arc::new(urls)).expect("free");
     let canceller = Canceller::default();
     let options =
         UrlOptions { rank: 3, timeout: SOON, canceller: canceller.clone(), ..UrlOptions::default() };
