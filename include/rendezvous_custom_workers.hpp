@@ -116,7 +116,7 @@ class custom_workers {
   virtual void signal(int number) = 0;
   /// Ends all that lives at once.
   virtual void kill() = 0;
-  /// Sends a signal to the workers themselves.
+  /// Passes a signal that the agent got on to each worker that lives.
   virtual void pass(int number) { static_cast<void>(number); }
 
   /// Sender of this object's events, usable from any thread from the first call on. It may outlive this object.
