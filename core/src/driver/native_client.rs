@@ -141,6 +141,11 @@ impl Loss {
         Self::of(plain(ErrorKind::Cancelled))
     }
 
+    /// Makes the failure of a call that the native protocol has no request for.
+    pub(in crate::driver) const fn no_operation() -> Self {
+        Self::of(Failure::new(ErrorKind::Unsupported, Phase::Sending, Cause::NoOperation))
+    }
+
     /// Makes the failure of a request that the server answered with this fault.
     pub(in crate::driver) fn of_fault(fault: &Fault<'_>) -> Self {
         Self { failure: failure_of(fault), fault: Some(Box::new(ServerFault::of(fault))), ending: None }

@@ -11,7 +11,7 @@ use crate::driver::native_client::{
 };
 use crate::driver::rendezvous::LastRounds;
 use crate::driver::take::{List, strip_scope};
-use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
+use crate::error::Operation;
 use crate::limits::FrameLimits;
 use crate::node::multi_client::Answer;
 use crate::node::native_client::Ending;
@@ -78,7 +78,11 @@ impl SessionAnswer {
                 ServerFrame::Number { number, .. } => Self::Number(number),
                 _ => return None,
             },
-            _ => Self::Done,
+            // The other operations have no result: an answer with one does not fit them.
+            _ => match frame {
+                ServerFrame::Done { .. } => Self::Done,
+                _ => return None,
+            },
         })
     }
 }
@@ -168,18 +172,34 @@ fn keys_of<'a>(frame: &ClientFrame<'a>) -> (Option<Key<'a>>, usize) {
         | ClientFrame::WatchKey { key, .. }
         | ClientFrame::WatchPrefix { prefix: key, .. }
         | ClientFrame::DeletePrefix { prefix: key }
-        | ClientFrame::Barrier { key, .. } => (Some(key), 1),
-        ClientFrame::Set { key, .. }
+        | ClientFrame::Barrier { key, .. }
+        | ClientFrame::BarrierCancel { key, .. }
+        | ClientFrame::Get { key, .. }
+        | ClientFrame::QueuePop { key, .. }
+        | ClientFrame::Set { key, .. }
         | ClientFrame::CompareSet { key, .. }
         | ClientFrame::Add { key, .. }
         | ClientFrame::Delete { key }
         | ClientFrame::Append { key, .. }
         | ClientFrame::QueuePush { key, .. }
         | ClientFrame::QueueLen { key } => (Some(key), 1),
-        ClientFrame::LeaseAttach { keys, .. } | ClientFrame::Check { keys } => {
-            (keys.iter().next(), keys.len())
-        }
-        _ => (None, 0),
+        ClientFrame::LeaseAttach { keys, .. }
+        | ClientFrame::Check { keys }
+        | ClientFrame::Wait { keys, .. }
+        | ClientFrame::MultiGet { keys, .. } => (keys.iter().next(), keys.len()),
+        ClientFrame::MultiSet { pairs } => (pairs.iter().next().map(|(key, _)| key), pairs.len()),
+        ClientFrame::Hello { .. }
+        | ClientFrame::Heartbeat { .. }
+        | ClientFrame::Acknowledge {}
+        | ClientFrame::Bye {}
+        | ClientFrame::Cancel { .. }
+        | ClientFrame::NumKeys {}
+        | ClientFrame::ListKeys { .. }
+        | ClientFrame::Txn { .. }
+        | ClientFrame::Batch { .. }
+        | ClientFrame::LeaseGrant { .. }
+        | ClientFrame::LeaseRenew { .. }
+        | ClientFrame::LeaseRevoke { .. } => (None, 0),
     }
 }
 
@@ -251,20 +271,13 @@ impl LoopSession {
         let is_listing = matches!(call, Call::Store(Request::ListKeys, _));
         let listing = Listing::default();
         let encoded = if is_listing {
-            EncodedRequest::new(Operation::ListKeys, &listing.page())
+            Some(EncodedRequest::new(Operation::ListKeys, &listing.page()))
         } else {
             EncodedRequest::of_call(call, span)
         };
         let begun = check(call, &self.options.limits)
-            .and_then(|()| match call {
-                // The c10d barriers are no requests of the native protocol, which has its own.
-                Call::Store(Request::Barrier { .. } | Request::CancelWait, _) => {
-                    let (kind, cause) = (ErrorKind::Unsupported, Cause::NoOperation);
-                    Err(Loss::of(Failure::new(kind, Phase::Sending, cause)))
-                }
-                _ => Ok(()),
-            })
-            .and_then(|()| self.driver.begin(encoded, span, SubmitPath::Plain));
+            .and_then(|()| encoded.ok_or_else(Loss::no_operation))
+            .and_then(|encoded| self.driver.begin(encoded, span, SubmitPath::Plain));
         let request = begun.map_err(|loss| loss.into_error(call.operation(), call.keys(), &self.peer))?;
         let id = self.call_id(request);
         if is_listing {

@@ -93,13 +93,14 @@ impl Listing {
     }
 }
 
-/// Returns the request of a call.
-pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> ClientFrame<'a> {
+/// Returns the request of a call; `None` for a call that is not one request of the native protocol: [`Listing`] lists
+/// keys page by page, and the barriers of c10d are held by keys.
+pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> Option<ClientFrame<'a>> {
     let Call::Store(request, wait_mode) = *call else {
-        return ClientFrame::Check { keys: Keys::packed(0, b"") };
+        return Some(ClientFrame::Check { keys: Keys::packed(0, b"") });
     };
     let timeout_ms = wait_millis(span, wait_mode);
-    match request {
+    Some(match request {
         Request::Set { key, value } => ClientFrame::Set { key, value },
         Request::CompareSet { key, expected, desired } => ClientFrame::CompareSet { key, expected, desired },
         Request::Get { key } => ClientFrame::Get { timeout_ms, key },
@@ -115,11 +116,9 @@ pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> Client
         Request::QueuePush { key, value } => ClientFrame::QueuePush { key, value },
         Request::QueuePop { key } => ClientFrame::QueuePop { timeout_ms, key },
         Request::QueueLen { key } => ClientFrame::QueueLen { key },
-        // Keys are listed page by page, and barriers are held by keys, so neither gets here.
-        Request::NumKeys | Request::CancelWait | Request::ListKeys | Request::Barrier { .. } => {
-            ClientFrame::NumKeys {}
-        }
-    }
+        Request::NumKeys => ClientFrame::NumKeys {},
+        Request::CancelWait | Request::ListKeys | Request::Barrier { .. } => return None,
+    })
 }
 
 /// Converts a response to the outcome of the call; `None` if it does not fit.

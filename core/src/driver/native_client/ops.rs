@@ -350,6 +350,7 @@ impl NativeClient {
                 }
             }
         }
-        settle(call, ask(&frame_of(call, span)), limits, take)
+        let frame = frame_of(call, span).ok_or_else(Loss::no_operation)?;
+        settle(call, ask(&frame), limits, take)
     }
 }

@@ -63,9 +63,11 @@ impl EncodedRequest {
         Self { operation, content, began: Instant::ORIGIN }
     }
 
-    pub(in crate::driver) fn of_call(call: &Call<'_>, span: Duration) -> Self {
+    /// Returns `None` for a call that is not one request.
+    pub(in crate::driver) fn of_call(call: &Call<'_>, span: Duration) -> Option<Self> {
+        frame_of(call, span)?;
         let content = Content::Call(OwnedCall::new(call, Vec::new()), span);
-        Self { operation: call.operation(), content, began: Instant::ORIGIN }
+        Some(Self { operation: call.operation(), content, began: Instant::ORIGIN })
     }
 
     /// Returns the call on the session's store, if it is one.
@@ -85,7 +87,7 @@ impl EncodedRequest {
     pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ClientFrame<'a>> {
         match &self.content {
             Content::Frame(kind, body) => ClientFrame::parse(*kind, body, limits).ok().flatten(),
-            Content::Call(owned, span) => Some(frame_of(&owned.call(), *span)),
+            Content::Call(owned, span) => frame_of(&owned.call(), *span),
         }
     }
 
@@ -109,18 +111,22 @@ impl EncodedRequest {
     }
 }
 
+fn sent_frame(call: &OwnedCall, span: Duration) -> ClientFrame<'_> {
+    frame_of(&call.call(), span).expect("EncodedRequest::of_call refuses a call without a request")
+}
+
 impl Message for &EncodedRequest {
     fn kind(&self) -> u16 {
         match &self.content {
             Content::Frame(kind, _) => *kind,
-            Content::Call(owned, span) => frame_of(&owned.call(), *span).kind(),
+            Content::Call(owned, span) => sent_frame(owned, *span).kind(),
         }
     }
 
     fn write_body(&self, out: &mut impl Sink) {
         match &self.content {
             Content::Frame(_, body) => out.put(body),
-            Content::Call(owned, span) => frame_of(&owned.call(), *span).write_body(out),
+            Content::Call(owned, span) => sent_frame(owned, *span).write_body(out),
         }
     }
 }

@@ -65,7 +65,11 @@ impl Context {
     ///
     /// # Errors
     /// The name is empty, or another creator has it.
-    pub fn register_backend(&self, backend: &str, creator: Arc<dyn CreateHandler>) -> Result<(), RegistryError> {
+    pub fn register_backend(
+        &self,
+        backend: &str,
+        creator: Arc<dyn CreateHandler>,
+    ) -> Result<(), RegistryError> {
         lock(&self.backends).register(backend, Registered(creator))
     }
 
