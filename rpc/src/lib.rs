@@ -40,21 +40,27 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
-// L2
-#[doc(hidden)]
-pub mod wire;
-
-// L3
-#[doc(hidden)]
-pub mod agent;
-#[doc(hidden)]
-pub mod connection;
+// L1: plain data
 #[doc(hidden)]
 pub mod device;
 #[doc(hidden)]
 pub mod device_map;
 #[doc(hidden)]
+pub mod name;
+#[doc(hidden)]
+pub mod options;
+#[doc(hidden)]
+pub mod shutdown;
+
+// L2: codecs
+#[doc(hidden)]
 pub mod exchange;
+#[doc(hidden)]
+pub mod wire;
+
+// L3: machines; `membership::changing` is one of layer 4
+#[doc(hidden)]
+pub mod connection;
 #[doc(hidden)]
 pub mod fair_queue;
 #[doc(hidden)]
@@ -65,12 +71,10 @@ pub mod inbox;
 pub mod intake;
 #[doc(hidden)]
 pub mod membership;
+
+// L4: a worker of a group
 #[doc(hidden)]
-pub mod name;
-#[doc(hidden)]
-pub mod options;
-#[doc(hidden)]
-pub mod shutdown;
+pub mod agent;
 
 // L5
 #[cfg(feature = "std")]
