@@ -2317,8 +2317,8 @@ typedef struct {
   rdzv_status (*next_event)(void *user_data, int64_t timeout_ms, rdzv_rendezvous_answer *answer);
   // Leaves the rendezvous and releases its resources; returns 1 on success, else 0. May be NULL.
   int32_t (*shutdown)(void *user_data);
-  // Called when the callers of the functions in progress have stopped waiting; ends the waits of those
-  // functions. May be NULL.
+  // Called when the caller of a function in progress has stopped waiting; ends the waits of the functions in
+  // progress. The caller's next call begins when it has returned, or after 1 s. May be NULL.
   void (*cancel)(void *user_data);
   // Closes the rendezvous because the job has failed, and sends `message` (UTF-8, not NUL-terminated) to
   // the other nodes as `RDZV_ROUND_EVENT_JOB_FAILED`. NULL: `set_closed` is called instead.
@@ -2535,8 +2535,8 @@ void rdzv_rendezvous_handler_cancel(const rdzv_rendezvous_handler *handler);
 
 // Sets the token of a handler: calls that begin later return `RDZV_CANCELLED` once `token` is cancelled,
 // and at once if it already is. It replaces an earlier token; an agent that runs with the handler replaces
-// it, too. The caller may free the token. Handlers of a
-// backend in user code are notified through the function `cancel` of their vtable.
+// it, too. The caller may free the token. If a call of a backend in user code is in progress then, the
+// function `cancel` of its vtable is called.
 rdzv_status rdzv_rendezvous_handler_set_cancel_token(const rdzv_rendezvous_handler *handler,
                                                      const rdzv_cancel_token *token,
                                                      rdzv_error **error);

@@ -31,6 +31,8 @@ pub enum NoRound {
     NotNeeded,
     /// The rendezvous is closed.
     Closed,
+    /// The server of the rendezvous is lost, or cannot be reached.
+    NoServer,
     /// Any other failure.
     Failed,
 }

@@ -273,8 +273,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_cancel(handler: *const rdzv_ren
 
 /// Sets the token of a handler: calls that begin later return `RDZV_CANCELLED` once `token` is cancelled,
 /// and at once if it already is. It replaces an earlier token; an agent that runs with the handler replaces
-/// it, too. The caller may free the token. Handlers of a
-/// backend in user code are notified through the function `cancel` of their vtable.
+/// it, too. The caller may free the token. If a call of a backend in user code is in progress then, the
+/// function `cancel` of its vtable is called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_set_cancel_token(
     handler: *const rdzv_rendezvous_handler,

@@ -120,8 +120,8 @@ pub struct rdzv_rendezvous_handler_vtable {
     >,
     /// Leaves the rendezvous and releases its resources; returns 1 on success, else 0. May be NULL.
     pub shutdown: Option<unsafe extern "C" fn(user_data: *mut c_void) -> i32>,
-    /// Called when the callers of the functions in progress have stopped waiting; ends the waits of those
-    /// functions. May be NULL.
+    /// Called when the caller of a function in progress has stopped waiting; ends the waits of the functions in
+    /// progress. The caller's next call begins when it has returned, or after 1 s. May be NULL.
     pub cancel: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     /// Closes the rendezvous because the job has failed, and sends `message` (UTF-8, not NUL-terminated) to
     /// the other nodes as `RDZV_ROUND_EVENT_JOB_FAILED`. NULL: `set_closed` is called instead.

@@ -164,8 +164,7 @@ impl Assignment {
             (None, None) => Some(self.round.store_info.master_addr.as_str().into()),
         };
         let port = if self.store == WorkerStore::OfTheRound { master_port.unwrap_or(0) } else { 0 };
-        let local_address = self.round.local_address.clone();
-        ServeStore { host, listen_addr: listen_addr.clone(), local_address, port }
+        ServeStore { host, listen_addr: listen_addr.clone(), port }
     }
 
     /// Handles the answer to the request.

@@ -42,11 +42,9 @@ pub enum Request {
 pub struct ServeStore {
     /// Host at which the workers look for it. `None`: the name of this host.
     pub host: Option<Box<str>>,
-    /// Address to listen on, if the user has given one. Otherwise `host` if it is an address of this host, then
-    /// `local_address` if `host` leads there, otherwise every interface.
+    /// Address to listen on, if the user has given one. Otherwise `host` if it is an address of this host, then this
+    /// host's address on the way to the rendezvous if `host` leads there, otherwise every interface.
     pub listen_addr: Option<Box<str>>,
-    /// Address of this host on the way to the rendezvous server, where that is known.
-    pub local_address: Option<Box<str>>,
     /// Port to listen on; 0 for any free one.
     pub port: u16,
 }
@@ -119,7 +117,4 @@ pub struct JoinedRound {
     pub store_info: RendezvousStoreInfo,
     /// Address of node 0 as that node gave it, from backends that know it; empty if node 0 gave none.
     pub leader: Option<Box<str>>,
-    /// Address of this host on the way to the rendezvous: that of the rendezvous' store if this process serves it,
-    /// otherwise that from which this node reaches the server.
-    pub local_address: Option<Box<str>>,
 }

@@ -152,7 +152,13 @@ impl RoundStore {
         calls: &mut Calls,
     ) {
         let Some(pending) = self.pending.take_if(|pending| pending.id == id) else { return };
-        self.is_serving |= matches!(answer, Ok(Answer::Serving(_)));
+        if matches!(answer, Ok(Answer::Serving(_))) {
+            self.is_serving = true;
+            if pending.is_cancelled {
+                // The next server may use the same port.
+                self.end_store(calls);
+            }
+        }
         match self.task.take() {
             Some(Task::Assign { call, assignment }) => {
                 self.assign_answered(call, assignment, answer, pending.is_cancelled, calls);

@@ -85,10 +85,10 @@ pub const fn no_round(kind: RendezvousErrorKind) -> NoRound {
     match kind {
         RendezvousErrorKind::GracefulExit => NoRound::NotNeeded,
         RendezvousErrorKind::Closed => NoRound::Closed,
-        RendezvousErrorKind::Timeout
-        | RendezvousErrorKind::Connection
-        | RendezvousErrorKind::State
-        | RendezvousErrorKind::Replaced => NoRound::Failed,
+        RendezvousErrorKind::Connection => NoRound::NoServer,
+        RendezvousErrorKind::Timeout | RendezvousErrorKind::State | RendezvousErrorKind::Replaced => {
+            NoRound::Failed
+        }
     }
 }
 

@@ -30,7 +30,6 @@ fn joined(rank: u64, world_size: u64) -> Result<Answer, CallFailure> {
         number: Some(4),
         store_info: RendezvousStoreInfo { master_addr: "server".into(), master_port: 29400 },
         leader: Some("leader".into()),
-        local_address: Some("10.0.0.1".into()),
     }))
 }
 
@@ -148,8 +147,8 @@ fn the_first_agent_serves_the_workers_store_and_assigns_all_ranks() {
         |request| matches!(request, Request::ServeStore(_)),
         Ok(Answer::Serving(RendezvousStoreInfo { master_addr: "leader".into(), master_port: 1234 })),
     );
-    let (host, local_address) = (Some("leader".into()), Some("10.0.0.1".into()));
-    assert_eq!(request, Request::ServeStore(ServeStore { host, listen_addr: None, local_address, port: 0 }));
+    let host = Some("leader".into());
+    assert_eq!(request, Request::ServeStore(ServeStore { host, listen_addr: None, port: 0 }));
     let address = vec![("MASTER_ADDR".into(), b"leader".to_vec()), ("MASTER_PORT".into(), b"1234".to_vec())];
     assert_eq!(play.store(Ok(Answer::Done)), StoreOperation::Set(address));
     assert!(matches!(play.store(Ok(Answer::Done)), StoreOperation::Set(_)));
@@ -162,6 +161,15 @@ fn the_first_agent_serves_the_workers_store_and_assigns_all_ranks() {
     assert_eq!((store.master.master_port, store.agent_store), (1234, AgentStore::Shared));
     let worker = &play.node.supervisor().group().workers[0];
     assert_eq!((worker.global_rank, worker.world_size), (0, 2));
+}
+
+#[test]
+fn a_store_that_is_not_wanted_any_more_when_it_is_served_is_ended() {
+    let mut play = Play::new(one_worker());
+    play.join(0, 2).give(Input::Stop(StopCause::Requested));
+    let info = RendezvousStoreInfo { master_addr: "leader".into(), master_port: 1234 };
+    play.answer(|request| matches!(request, Request::ServeStore(_)), Ok(Answer::Serving(info)));
+    assert!(play.outputs.contains(&Output::EndStore));
 }
 
 #[test]

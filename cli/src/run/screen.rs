@@ -251,10 +251,11 @@ fn outcome(outcome: &Outcome) -> (Weight, String) {
 
 /// Whether the server of the rendezvous was lost, or was not there.
 const fn is_without_server(outcome: &Outcome) -> bool {
-    use NoRound::Failed as NotJoined;
     matches!(
         outcome,
-        Outcome::Failed { reason: Reason::ServerLost { .. } | Reason::NoRound { kind: NotJoined, .. } }
+        Outcome::Failed {
+            reason: Reason::ServerLost { .. } | Reason::NoRound { kind: NoRound::NoServer, .. }
+        }
     )
 }
 

@@ -62,7 +62,8 @@ impl CancelToken {
         Self::default()
     }
 
-    fn child_of(parents: &[&Self]) -> Self {
+    /// Makes a token that is cancelled with one of these, or alone.
+    pub(super) fn child_of(parents: &[&Self]) -> Self {
         let child = Self::new();
         let guards = parents.iter().map(|parent| {
             let weak = Arc::downgrade(&child.0);
@@ -221,10 +222,15 @@ impl Canceller {
 
     /// Ends the calls that have begun. Calls that begin later are not affected.
     pub fn cancel(&self) {
-        let mut current = self.lock();
-        let next = Current::new(CancelToken::new(), &current.parent, self.0.wake.as_ref());
-        let cancelled = core::mem::replace(&mut *current, next);
-        drop(current);
+        let cancelled = loop {
+            let parent = self.lock().parent.clone();
+            // Not under the lock: a parent that is cancelled already calls the wake function at once.
+            let next = Current::new(CancelToken::new(), &parent, self.0.wake.as_ref());
+            let mut current = self.lock();
+            if Arc::ptr_eq(&current.parent.0, &parent.0) {
+                break core::mem::replace(&mut *current, next);
+            }
+        };
         cancelled.own.cancel();
     }
 

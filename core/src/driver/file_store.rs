@@ -63,7 +63,9 @@ pub struct FileStore {
     _anchor: Arc<File>,
     identity: Identity,
     state: Mutex<FileState>,
-    /// Signalled when this handle has written, and when calls are cancelled.
+    /// Counts the writes of this handle and the cancellations. Locked for moments only, never during file access.
+    wakes: Mutex<u64>,
+    /// Signalled when `wakes` changes.
     changed: Condvar,
 }
 
@@ -114,7 +116,17 @@ impl FileStore {
         drop(held);
         let _anchor = locked.unlock();
         let (path, peer) = (path.into(), peer.to_string().into());
-        Ok(Self { path, peer, options, clock, _anchor, identity, state, changed: Condvar::new() })
+        Ok(Self {
+            path,
+            peer,
+            options,
+            clock,
+            _anchor,
+            identity,
+            state,
+            wakes: Mutex::new(0),
+            changed: Condvar::new(),
+        })
     }
 
     fn drive(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Failure> {
@@ -133,23 +145,29 @@ impl FileStore {
             _ => (Access::Write, false),
         };
         let (mut pause, longest) = (PAUSES[0], PAUSES[1]);
+        let mut wakes = *self.lock_wakes();
         let (mut outcome, mut seen) = self.file_access(request, access, span, take)?;
         while outcome == Outcome::Missing && waits {
             let left = span.deadline.since(self.clock.now());
             if left.is_zero() {
                 break;
             }
-            let state = lock_state(&self.state);
             if span.token.is_cancelled() {
                 return Err(CANCELLED);
             }
-            drop(self.changed.wait_timeout(state, pause.min(left)));
+            let waits = |now: &mut u64| *now == wakes;
+            let waited = self.changed.wait_timeout_while(self.lock_wakes(), pause.min(left), waits);
+            wakes = *waited.unwrap_or_else(PoisonError::into_inner).0;
             pause = longest.min(pause * 2);
             if self.has_grown(seen)? {
                 (outcome, seen) = self.file_access(request, access, span, take)?;
             }
         }
         Ok(outcome)
+    }
+
+    fn lock_wakes(&self) -> MutexGuard<'_, u64> {
+        self.wakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the file has grown. Reads its length without the lock, which would block writers.
@@ -180,7 +198,7 @@ impl FileStore {
         drop(state);
         drop(locked);
         if has_written {
-            self.changed.notify_all();
+            self.wake();
         }
         Ok((outcome, seen))
     }
@@ -297,8 +315,7 @@ impl Backend for FileStore {
     }
 
     fn wake(&self) {
-        // A call that has checked its token is waiting once the lock is free.
-        drop(lock_state(&self.state));
+        *self.lock_wakes() += 1;
         self.changed.notify_all();
     }
 }

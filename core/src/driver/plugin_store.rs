@@ -252,9 +252,9 @@ impl PluginCall<'_> {
                 })
             }
             // A wait that ends at its deadline got a response in time: its key was not set.
-            Err(Ended::TimeUp) if waits => Err(NOT_RELEASED.into()),
-            Err(Ended::TimeUp) => Err(Failure { cause: Cause::NoAnswer, effect, ..base }.into()),
-            Err(Ended::Cancelled) => {
+            Err(Ended::TimeUp { .. }) if waits => Err(NOT_RELEASED.into()),
+            Err(Ended::TimeUp { .. }) => Err(Failure { cause: Cause::NoAnswer, effect, ..base }.into()),
+            Err(Ended::Cancelled { .. }) => {
                 let effect = if waits { Effect::None } else { effect };
                 Err(Failure { effect, ..CANCELLED }.into())
             }

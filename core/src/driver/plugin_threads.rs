@@ -5,6 +5,7 @@ use crate::driver::clock::from_now;
 use crate::driver::threads;
 use crate::time::Duration;
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
@@ -17,8 +18,16 @@ use std::thread::ThreadId;
 /// Reason why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    TimeUp,
-    Cancelled,
+    /// The timeout passed.
+    TimeUp {
+        /// Whether the job had started, so that it goes on without its caller.
+        is_running: bool,
+    },
+    /// The token was cancelled.
+    Cancelled {
+        /// As above.
+        is_running: bool,
+    },
     /// The request came from the plug-in that it calls.
     CalledBack,
     /// The maximum number of jobs is running.
@@ -51,7 +60,7 @@ struct PluginThreadsShared {
 
 #[derive(Default)]
 struct PluginThreadsState {
-    queue: Vec<Task>,
+    queue: VecDeque<Task>,
     threads: Vec<ThreadId>,
     idle: usize,
     tasks: u64,
@@ -100,17 +109,19 @@ impl PluginThreads {
                 return Err(Ended::CalledBack);
             }
             if token.is_cancelled() {
-                return Err(Ended::Cancelled);
+                return Err(Ended::Cancelled { is_running: false });
             }
             self.enqueue(&mut state, job, Some(reply))?
         };
-        let _guard = token.on_cancel(move || drop(cancelled.send(Err(Ended::Cancelled))));
+        let is_cancelled = Ended::Cancelled { is_running: true };
+        let _guard = token.on_cancel(move || drop(cancelled.send(Err(is_cancelled))));
         // A thread answers every job that it takes, and a job that is not taken stays in the queue.
-        let result = result.recv_deadline(until).unwrap_or(Err(Ended::TimeUp));
-        if result.is_err() {
+        let mut result = result.recv_deadline(until).unwrap_or(Err(Ended::TimeUp { is_running: true }));
+        if let Err(Ended::TimeUp { is_running } | Ended::Cancelled { is_running }) = &mut result {
             let mut state = self.shared.lock();
             let unstarted = state.queue.iter().position(|task| task.number == number);
-            let unstarted = unstarted.map(|index| state.queue.swap_remove(index));
+            let unstarted = unstarted.and_then(|index| state.queue.remove(index));
+            *is_running = unstarted.is_none();
             // The job belongs to the program, and dropping it may call this pool.
             drop(state);
             drop(unstarted);
@@ -139,7 +150,7 @@ impl PluginThreads {
         if state.idle <= state.queue.len() {
             self.add_thread(state)?;
         }
-        state.queue.push(Task { number, job, reply });
+        state.queue.push_back(Task { number, job, reply });
         self.shared.job_added.notify_one();
         Ok(number)
     }
@@ -178,7 +189,7 @@ impl PluginThreadsShared {
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            if let Some(Task { job, reply, .. }) = state.queue.pop() {
+            if let Some(Task { job, reply, .. }) = state.queue.pop_front() {
                 state.idle -= 1;
                 drop(state);
                 let result = catch_unwind(AssertUnwindSafe(job)).map_err(|_| Ended::Panicked);

@@ -1,9 +1,11 @@
 //! Host name resolution on a thread of its own: the resolver of the C library has no deadline.
 
+use crate::driver::cancel::CancelToken;
 use crate::driver::event_loop::Waker;
 use crate::driver::socket::classify;
 use crate::driver::threads;
 use crate::error::{Cause, ErrorKind};
+use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::ffi::CString;
 use alloc::string::{String, ToString};
@@ -72,6 +74,28 @@ pub fn address_towards(host: &str, port: u16) -> Option<IpAddr> {
     let socket = UdpSocket::bind((unspecified, 0)).ok()?;
     socket.connect(server).ok()?;
     Some(socket.local_addr().ok()?.ip())
+}
+
+/// Longest wait of [`within_limit`] for the resolver.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Runs a look-up on a new thread, and waits for its result: for at most two seconds, and until `token` is cancelled.
+pub fn within_limit<T: Send + 'static>(
+    token: &CancelToken,
+    look_up: impl FnOnce() -> Option<T> + Send + 'static,
+) -> Option<T> {
+    if token.is_cancelled() {
+        return None;
+    }
+    let (over, result) = (CancelToken::child_of(&[token]), Arc::new(Mutex::new(None)));
+    let (end, found) = (over.clone(), Arc::clone(&result));
+    let look_up = move || {
+        *found.lock().unwrap_or_else(PoisonError::into_inner) = look_up();
+        end.cancel();
+    };
+    threads::spawn("rdzv-resolve", look_up).ok()?;
+    over.wait(RESOLVE_TIMEOUT);
+    result.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Looks `host` up on a new thread, which passes the result to `done`.
@@ -236,6 +260,22 @@ mod tests {
         let error = addresses("no\0name", 7).unwrap_err();
         assert!(!error.to_string().is_empty());
         assert_eq!(error.classify().0, ErrorKind::Unresolved);
+    }
+
+    #[test]
+    fn a_look_up_is_given_up_when_it_is_cancelled() {
+        let token = CancelToken::new();
+        assert_eq!(within_limit(&token, || addresses("localhost", 7).ok()), addresses("localhost", 7).ok());
+        // A resolver that does not answer.
+        let (answer, silent) = std::sync::mpsc::channel::<()>();
+        let look_up = move || silent.recv().ok();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| within_limit(&token, look_up));
+            token.cancel();
+            assert_eq!(waiting.join().expect("no panic"), None);
+        });
+        assert_eq!(within_limit(&token, || Some(7)), None, "it is cancelled already");
+        drop(answer);
     }
 
     #[test]

@@ -124,7 +124,8 @@ fn a_rendezvous_that_is_not_there_is_a_reason() {
     let report = report("report_rendezvous");
     let flags = ["--nnodes=2", "--rdzv-id=alone", "--rdzv-endpoint", &endpoint, "--report", text(&report)];
     let conf = ["--rdzv-conf", "join_timeout=1"];
-    Launch::of(&[&flags[..], &conf].concat(), &["true"]).run().with(1);
+    // A node is missing, not the server.
+    Launch::of(&[&flags[..], &conf].concat(), &["true"]).run().with(1).says(0, "start that node again");
     assert!(says(&report, "failed", "no round: ").is_null());
     let flags = ["--rdzv-id=lost", "--rdzv-endpoint", &endpoint, "--report", text(&report)];
     let mut launched = Launch::shell(&flags, IDLE).start();

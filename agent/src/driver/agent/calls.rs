@@ -190,7 +190,13 @@ impl Shared {
                 perform(&store.with_token(token), operation, timeout).map_err(|error| of_store(&error))
             }
             Request::ServeStore(serve) => {
-                let (info, server) = serve_store(&serve).map_err(|error| failure(None, error.to_string()))?;
+                let store = lock(&self.store).clone();
+                let local = || address_of_this_host(store.as_deref()?, token);
+                let served = serve_store(&serve, local, token);
+                if token.is_cancelled() {
+                    return Err(failure(Some(ErrorKind::Cancelled), "it was cancelled".to_owned()));
+                }
+                let (info, server) = served.map_err(|error| failure(None, error.to_string()))?;
                 *lock(&self.server) = Some(server);
                 Ok(Answer::Serving(info))
             }
@@ -241,21 +247,32 @@ enum ServeError {
     Hosting(#[from] HostingError),
 }
 
-fn serve_store(serve: &ServeStore) -> Result<(RendezvousStoreInfo, Arc<Server>), ServeError> {
+/// Serves a store. `local` returns the address of this host on the way to the rendezvous, if that is known.
+fn serve_store(
+    serve: &ServeStore,
+    local: impl FnOnce() -> Option<IpAddr>,
+    token: &CancelToken,
+) -> Result<(RendezvousStoreInfo, Arc<Server>), ServeError> {
     let master_addr = match &serve.host {
         Some(host) => String::from(&**host),
-        None => full_host_name()?,
+        None => full_host_name(token)?,
     };
     let host = |listen: Option<&str>| HostedServers::default().host(&master_addr, serve.port, listen);
-    let server = match (&serve.listen_addr, &serve.local_address) {
-        (None, Some(local)) if is_address(&master_addr) => match host(None) {
+    let server = match &serve.listen_addr {
+        Some(listen) => host(Some(listen)),
+        None if is_address(&master_addr) => match host(None) {
             // Published for others, and translated on the way here.
-            Err(error) if error.cause.kind == StartErrorKind::AddressNotAvailable => host(Some(local)),
+            Err(error) if error.cause.kind == StartErrorKind::AddressNotAvailable => match local() {
+                Some(local) => host(Some(&local.to_string())),
+                None => Err(error),
+            },
             hosted => hosted,
         },
-        (None, Some(local)) if leads_to(&master_addr, local) => host(Some(local)),
-        // Workers of this host may look for it at a loopback address.
-        (listen, _) => host(listen.as_deref()),
+        None => {
+            // Workers of this host may look for it at a loopback address.
+            let local = local().filter(|&local| leads_to(&master_addr, local, token));
+            host(local.map(|local| local.to_string()).as_deref())
+        }
     }?;
     let master_port = server.local_addr().port();
     Ok((RendezvousStoreInfo { master_addr, master_port }, server))
@@ -266,9 +283,10 @@ fn is_address(host: &str) -> bool {
 }
 
 /// Returns whether workers of this host that look for `host` find this address, and no other.
-fn leads_to(host: &str, address: &str) -> bool {
-    let addresses = resolve::addresses(host, 0).unwrap_or_default();
-    !addresses.is_empty() && addresses.iter().all(|found| found.ip().to_string() == address)
+fn leads_to(host: &str, address: IpAddr, token: &CancelToken) -> bool {
+    let host = String::from(host);
+    let addresses = resolve::within_limit(token, move || resolve::addresses(&host, 0).ok());
+    addresses.is_some_and(|found| !found.is_empty() && found.iter().all(|found| found.ip() == address))
 }
 
 fn joined(info: &RendezvousInfo<Arc<NodeStore>>) -> JoinedRound {
@@ -278,15 +296,17 @@ fn joined(info: &RendezvousInfo<Arc<NodeStore>>) -> JoinedRound {
         number: info.round,
         store_info: info.bootstrap_store_info.clone(),
         leader: info.position.as_ref().map(|position| position.leader.as_str().into()),
-        local_address: address_of_this_host(&info.store).map(|address| address.to_string().into()),
     }
 }
 
 /// Returns the address by which the other nodes reach this host, as far as the rendezvous shows it.
-fn address_of_this_host(store: &NodeStore) -> Option<IpAddr> {
+fn address_of_this_host(store: &NodeStore, token: &CancelToken) -> Option<IpAddr> {
     match (store.server(), store.endpoint()) {
         (Some(server), _) => Some(server.local_addr().ip()),
-        (None, Some((host, port))) => resolve::address_towards(host, port),
+        (None, Some((host, port))) => {
+            let host = String::from(host);
+            resolve::within_limit(token, move || resolve::address_towards(&host, port))
+        }
         (None, None) => None,
     }
 }
@@ -306,7 +326,13 @@ fn of_store(error: &CallError) -> CallFailure {
 fn of_handler(error: &HandlerError) -> CallFailure {
     let no_round = match error {
         HandlerError::Rendezvous(error) => no_round(error.kind()),
-        HandlerError::Store(error) if error.kind() == ErrorKind::Closed => NoRound::Closed,
+        HandlerError::Store(error) => match error.kind() {
+            ErrorKind::Closed => NoRound::Closed,
+            ErrorKind::Refused | ErrorKind::ServerGone | ErrorKind::Unresolved | ErrorKind::Unreachable => {
+                NoRound::NoServer
+            }
+            _ => NoRound::Failed,
+        },
         _ => NoRound::Failed,
     };
     let inner = core::error::Error::source(error).and_then(|inner| inner.downcast_ref::<CallError>());
@@ -334,13 +360,9 @@ mod tests {
 
     /// Serves a store for workers that look for it at `host`. Returns the published host and the address it listens on.
     fn served(host: &str, listen_addr: Option<&str>, local_address: Option<&str>) -> (String, IpAddr) {
-        let serve = ServeStore {
-            host: Some(host.into()),
-            listen_addr: listen_addr.map(Into::into),
-            local_address: local_address.map(Into::into),
-            port: 0,
-        };
-        let (info, server) = serve_store(&serve).expect("a server");
+        let serve = ServeStore { host: Some(host.into()), listen_addr: listen_addr.map(Into::into), port: 0 };
+        let local = || local_address.map(|local| local.parse().expect("an address"));
+        let (info, server) = serve_store(&serve, local, &CancelToken::new()).expect("a server");
         assert_eq!(info.master_port, server.local_addr().port());
         (info.master_addr, server.local_addr().ip())
     }

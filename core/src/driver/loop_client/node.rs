@@ -3,6 +3,7 @@
 use super::session::{LoopSession, SessionEvent};
 use super::{Loop, LoopEvent, SessionId, SubmitError};
 use crate::driver::call_error::CallError;
+use crate::driver::cancel::CancelToken;
 use crate::driver::native_client::calls::wait_millis;
 use crate::driver::native_client::{NativeClientOptions, SubmitPath, check_reason, participants};
 use crate::driver::random::random_seed;
@@ -47,7 +48,7 @@ impl Loop {
             Some(address) => (address.clone(), address.clone()),
             None => (
                 host_name().map_err(HandlerError::HostName)?,
-                full_host_name().map_err(HandlerError::HostName)?,
+                full_host_name(&CancelToken::new()).map_err(HandlerError::HostName)?,
             ),
         };
         // Rendezvous handlers of this process, and other loops, number their nodes from 0 on.

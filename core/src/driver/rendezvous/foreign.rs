@@ -6,7 +6,7 @@
 
 use super::handler::{CreateHandler, HandlerError, NodeStore, RendezvousHandler};
 use super::url::{UrlGroup, UrlHandler, UrlOptions, UrlRendezvous};
-use crate::driver::cancel::{CancelGuard, CancelToken, Canceller};
+use crate::driver::cancel::{CancelToken, Canceller};
 use crate::driver::plugin_threads::{Ended, PluginThreads};
 use crate::error::ErrorKind;
 use crate::limits::ClientLimits;
@@ -38,6 +38,9 @@ impl Default for ForeignOptions {
         Self { call_timeout: Duration::from_secs(600), calls_max: ClientLimits::default().connections_max }
     }
 }
+
+/// Time that the function `cancel` of the code may take before the cancelled caller goes on.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The calls to one backend or scheme, with their threads.
 struct Calls {
@@ -74,11 +77,11 @@ impl Calls {
     fn call_error(&self, what: &str, limit: Duration, ended: Ended) -> HandlerError {
         let name = &self.name;
         let (kind, message) = match ended {
-            Ended::TimeUp => {
+            Ended::TimeUp { .. } => {
                 let seconds = Seconds(limit);
                 (ErrorKind::TimedOut, format!("{what} of {name} did not return within {seconds} s"))
             }
-            Ended::Cancelled => (ErrorKind::Cancelled, format!("{what} of {name} was cancelled")),
+            Ended::Cancelled { .. } => (ErrorKind::Cancelled, format!("{what} of {name} was cancelled")),
             Ended::CalledBack => {
                 (ErrorKind::Reentrant, format!("{name} called back into the handle that calls it"))
             }
@@ -146,8 +149,6 @@ struct ForeignHandler {
     is_abandoned: AtomicBool,
     calls: Calls,
     canceller: Canceller,
-    /// Cancels the code when the handler's token is cancelled.
-    token_guard: Mutex<Option<CancelGuard>>,
 }
 
 impl ForeignHandler {
@@ -162,7 +163,6 @@ impl ForeignHandler {
             code: code.into(),
             calls,
             canceller: Canceller::default(),
-            token_guard: Mutex::default(),
         }
     }
 
@@ -172,18 +172,14 @@ impl ForeignHandler {
         limit: Duration,
         job: impl FnOnce(&dyn RendezvousHandler) -> Result<T, HandlerError> + Send + 'static,
     ) -> Result<T, HandlerError> {
-        let code = Arc::clone(&self.code);
-        let made = self.calls.make(what, limit, &self.canceller.token(), move || job(&*code));
-        if let Err(HandlerError::Plugin { kind: ErrorKind::TimedOut, .. }) = made {
-            self.cancel_code()();
+        let (code, threads) = (Arc::clone(&self.code), &self.calls.threads);
+        let made = threads.ask(move || job(&*code), limit, &self.canceller.token());
+        if let Err(Ended::TimeUp { is_running: true } | Ended::Cancelled { is_running: true }) = made {
+            // The code ends the abandoned call. This waits for that, so that it does not end the caller's next call.
+            let code = Arc::clone(&self.code);
+            threads.ask(move || code.cancel(), CANCEL_TIMEOUT, &CancelToken::new()).ok();
         }
-        made?
-    }
-
-    /// Returns a function that cancels the call that is still running in the code after its caller gave up.
-    fn cancel_code(&self) -> impl FnOnce() + Send + 'static {
-        let (code, threads) = (Arc::clone(&self.code), Arc::clone(&self.calls.threads));
-        move || threads.start(move || code.cancel())
+        made.map_err(|ended| self.calls.call_error(what, limit, ended))?
     }
 
     const fn call_timeout(&self) -> Duration {
@@ -254,14 +250,10 @@ impl RendezvousHandler for ForeignHandler {
 
     fn cancel(&self) {
         self.canceller.cancel();
-        self.cancel_code()();
     }
 
     fn set_token(&self, token: &CancelToken) {
         self.canceller.set_parent(token);
-        let guard = token.on_cancel(self.cancel_code());
-        let previous = self.token_guard.lock().unwrap_or_else(PoisonError::into_inner).replace(guard);
-        drop(previous);
     }
 }
 

@@ -1,15 +1,10 @@
 //! The name of this host.
 
+use crate::driver::cancel::CancelToken;
 use crate::driver::resolve;
-use crate::driver::threads;
-use crate::time::Duration;
 use alloc::string::String;
 use alloc::vec;
 use std::io;
-use std::sync::mpsc;
-
-/// Longest wait for the resolver. A host without a name service has the name that the system knows.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns the host's name as `gethostname` gives it.
 ///
@@ -27,20 +22,17 @@ pub fn host_name() -> io::Result<String> {
 }
 
 /// Returns the name under which other hosts look for this one: the fully qualified name if the resolver knows it within
-/// two seconds, otherwise that of [`host_name`]. As torchrun publishes it.
+/// two seconds and before `token` is cancelled, otherwise that of [`host_name`]. As torchrun publishes it.
 ///
 /// # Errors
 /// As [`host_name`].
-pub fn full_host_name() -> io::Result<String> {
+pub fn full_host_name(token: &CancelToken) -> io::Result<String> {
     let name = host_name()?;
     if name.contains('.') {
         return Ok(name);
     }
-    let (done, found) = mpsc::channel();
     let asked = name.clone();
-    // The resolver of the C library has no deadline.
-    threads::spawn("rdzv-resolve", move || done.send(resolve::canonical_name(&asked)).unwrap_or_default())?;
-    let full = found.recv_timeout(RESOLVE_TIMEOUT).ok().flatten();
+    let full = resolve::within_limit(token, move || resolve::canonical_name(&asked));
     // A host that knows itself only as `localhost` is not found under that name elsewhere.
     Ok(full.filter(|full| is_full_name(full, &name)).unwrap_or(name))
 }
@@ -64,7 +56,8 @@ mod tests {
 
     #[test]
     fn the_published_name_begins_with_the_name_of_the_host() {
-        let (name, full) = (host_name().expect("a name"), full_host_name().expect("a name"));
+        let (name, full) =
+            (host_name().expect("a name"), full_host_name(&CancelToken::new()).expect("a name"));
         assert!(full == name || is_full_name(&full, &name), "{full} of {name}");
     }
 }

@@ -120,7 +120,7 @@ impl RdzvRendezvous {
             Some(address) => (address.clone(), address.clone()),
             None => (
                 host_name().map_err(HandlerError::HostName)?,
-                full_host_name().map_err(HandlerError::HostName)?,
+                full_host_name(&CancelToken::new()).map_err(HandlerError::HostName)?,
             ),
         };
         let node = settings.node_name(&host, std::process::id(), local_id);

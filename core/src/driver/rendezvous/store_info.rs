@@ -3,6 +3,7 @@
 use super::host_name::full_host_name;
 use super::reserved_port::{NoPort, ReservedPort};
 use crate::driver::call_error::CallError;
+use crate::driver::cancel::CancelToken;
 use crate::driver::store::{Store, Timeout};
 use crate::rendezvous::store_info::{MASTER_ADDR_KEY, MASTER_PORT_KEY, RendezvousStoreInfo, StoreInfoError};
 use alloc::string::ToString;
@@ -52,7 +53,7 @@ pub fn build(
     if rank == 0 {
         let address = match local_addr {
             Some(address) => address.to_string(),
-            None => full_host_name().map_err(PublishError::HostName)?,
+            None => full_host_name(&CancelToken::new()).map_err(PublishError::HostName)?,
         };
         let port = match server_port {
             None | Some(0) => reserved.insert(ReservedPort::take()?).port(),
@@ -106,7 +107,7 @@ mod tests {
         let (_server, store) = store();
         let built = build(0, &store, None, Some(29500), SOON).expect("published");
         assert_eq!((built.info.master_port, built.reserved.is_none()), (29500, true));
-        assert_eq!(built.info.master_addr, full_host_name().expect("a name"));
+        assert_eq!(built.info.master_addr, full_host_name(&CancelToken::new()).expect("a name"));
         assert!(!built.info.master_addr.is_empty());
         assert!(build(0, &store, None, Some(0), SOON).expect("published").reserved.is_some());
     }

@@ -8,7 +8,7 @@ use super::client_state::ClientShared;
 use super::completion::{CallGuard, CallResult, Completion};
 use super::io_thread::Target;
 use super::line::{Incoming, Line, NoMemory, ReadResult, Transport, lost};
-use super::locked::{HoldsPayloads, Locked};
+use super::locked::{HoldsObjects, Locked};
 use crate::connection::caller::{Caller, CallerEvent, NewCall};
 use crate::connection::{CallError, CallKind, ConnectionError};
 use crate::name::WorkerInfo;
@@ -578,9 +578,11 @@ impl Drop for Link {
     }
 }
 
-impl HoldsPayloads for LinkState {
-    fn released(&mut self) -> &mut Vec<Payload> {
-        &mut self.released
+impl HoldsObjects for LinkState {
+    type Released = Vec<Payload>;
+
+    fn take_released(&mut self) -> Vec<Payload> {
+        core::mem::take(&mut self.released)
     }
 }
 

@@ -1,35 +1,37 @@
-//! Lock of a connection under which no owner of a payload is dropped.
+//! Lock of a connection under which no object of the program is dropped.
 //!
-//! Dropping an owner runs code of the program. That may make a call, or take a lock that another thread holds during a
-//! call. So a connection collects the payloads that it does not need any more, and they are dropped when it is unlocked.
+//! Dropping the owner of a payload, or a handler, runs code of the program. That may make a call, or take a lock that
+//! another thread holds during a call. So a connection collects what it does not need any more, and that is dropped
+//! when it is unlocked.
 
-use super::Payload;
-use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// State of a connection.
-pub(super) trait HoldsPayloads {
-    /// Payloads that it does not need any more.
-    fn released(&mut self) -> &mut Vec<Payload>;
+pub(super) trait HoldsObjects {
+    /// What it does not need any more.
+    type Released: Default + core::fmt::Debug;
+
+    /// Takes what it does not need any more.
+    fn take_released(&mut self) -> Self::Released;
 }
 
 /// Guard of the lock.
 #[derive(Debug)]
-pub(super) struct Locked<'a, T: HoldsPayloads> {
-    /// Declared before, and so unlocked before, the payloads are dropped.
+pub(super) struct Locked<'a, T: HoldsObjects> {
+    /// Declared before, and so unlocked before, the objects are dropped.
     guard: MutexGuard<'a, T>,
-    released: Vec<Payload>,
+    released: T::Released,
 }
 
-impl<'a, T: HoldsPayloads> Locked<'a, T> {
+impl<'a, T: HoldsObjects> Locked<'a, T> {
     pub(super) fn new(mutex: &'a Mutex<T>) -> Self {
         // No code of the library panics during a change, and no code of the program runs under the lock.
-        Self { guard: mutex.lock().unwrap_or_else(PoisonError::into_inner), released: Vec::new() }
+        Self { guard: mutex.lock().unwrap_or_else(PoisonError::into_inner), released: T::Released::default() }
     }
 }
 
-impl<T: HoldsPayloads> Deref for Locked<'_, T> {
+impl<T: HoldsObjects> Deref for Locked<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -37,31 +39,35 @@ impl<T: HoldsPayloads> Deref for Locked<'_, T> {
     }
 }
 
-impl<T: HoldsPayloads> DerefMut for Locked<'_, T> {
+impl<T: HoldsObjects> DerefMut for Locked<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
     }
 }
 
-impl<T: HoldsPayloads> Drop for Locked<'_, T> {
+impl<T: HoldsObjects> Drop for Locked<'_, T> {
     fn drop(&mut self) {
-        self.released = core::mem::take(self.guard.released());
+        self.released = self.guard.take_released();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::calls::Payload;
     use alloc::sync::{Arc, Weak};
     use alloc::vec;
+    use alloc::vec::Vec;
     use core::sync::atomic::{AtomicBool, Ordering};
 
     #[derive(Default)]
     struct State(Vec<Payload>);
 
-    impl HoldsPayloads for State {
-        fn released(&mut self) -> &mut Vec<Payload> {
-            &mut self.0
+    impl HoldsObjects for State {
+        type Released = Vec<Payload>;
+
+        fn take_released(&mut self) -> Vec<Payload> {
+            core::mem::take(&mut self.0)
         }
     }
 
@@ -89,7 +95,7 @@ mod tests {
         let payload = Payload::foreign(Arc::new(Known(Arc::downgrade(&mutex), Arc::clone(&is_given_back))));
         assert_eq!(payload.bytes(), b"bytes");
         let mut locked = Locked::new(&mutex);
-        *locked.released() = vec![payload.clone(), payload];
+        locked.0 = vec![payload.clone(), payload];
         assert!(!is_given_back.load(Ordering::Relaxed));
         drop(locked);
         assert!(is_given_back.load(Ordering::Relaxed));

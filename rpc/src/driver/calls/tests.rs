@@ -6,7 +6,7 @@ use super::calling::{Call, CallResult, RpcClient, RpcClientOptions, RpcPeer};
 use super::handling::{Handling, Request, Responder, Run};
 use super::io_thread::IoThread;
 use super::reentrancy::Home;
-use super::serving::{RpcServer, RpcServerOptions};
+use super::serving::{Admission, RpcServer, RpcServerOptions};
 use super::*;
 use crate::connection::{CallFailure, CallKind, ConnectionError, Refusal};
 use crate::name::WorkerInfo;

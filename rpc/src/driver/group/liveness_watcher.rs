@@ -13,6 +13,8 @@ use rendezvous_core::time::Duration;
 
 /// Number of keys that are read at a time.
 const PAGE: u32 = 1024;
+/// Longest wait for a new watch, and for all keys, after changes were missed.
+const WATCH_AGAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of marking the key as leaving: the worker's end is also reported otherwise.
 const MARK_LEAVING_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -53,9 +55,9 @@ impl LivenessWatcher {
         shared: &Arc<GroupShared>,
     ) -> Result<Self, LivenessError> {
         let client = store.native(Operation::Watch)?;
-        let watch = watch_keys(&client, shared)?;
+        let watch = watch_keys(&client, shared, Timeout::Default)?;
         // Changes from now on are reported by the watch.
-        let first = Some(all_keys(&client)?);
+        let first = Some(all_keys(&client, || Timeout::Default)?);
         let lease = client.lease(Duration::ZERO, Timeout::Default)?;
         lease.attach(&[key.as_bytes()], Timeout::Default)?;
         store.set(key.as_bytes(), here.as_bytes(), Timeout::Default)?;
@@ -99,8 +101,11 @@ impl LivenessWatcher {
 
     /// Starts a new watch, and returns all keys.
     fn begin_again(&mut self, shared: &GroupShared) -> Result<Input, LivenessError> {
-        self.watch = Some(watch_keys(&self.client, shared)?);
-        Ok(all_keys(&self.client)?)
+        // The thread drives the group, too, so it does not wait as long as other calls may.
+        let (clock, until) = (shared.clock(), shared.clock().now() + WATCH_AGAIN_TIMEOUT);
+        let timeout = || Timeout::After(until.since(clock.now()));
+        self.watch = Some(watch_keys(&self.client, shared, timeout())?);
+        Ok(all_keys(&self.client, timeout)?)
     }
 
     /// Marks the key as leaving.
@@ -123,16 +128,16 @@ fn short(key: &[u8]) -> Option<Box<str>> {
     Some(String::from_utf8_lossy(key).into())
 }
 
-fn watch_keys(client: &NativeClient, shared: &GroupShared) -> Result<Watch, NativeError> {
-    let watch = client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, Timeout::Default)?;
+fn watch_keys(client: &NativeClient, shared: &GroupShared, timeout: Timeout) -> Result<Watch, NativeError> {
+    let watch = client.watch_prefix(liveness_key::PREFIX.as_bytes(), 0, timeout)?;
     watch.wake(shared.waker());
     Ok(watch)
 }
 
-fn all_keys(client: &NativeClient) -> Result<Input, NativeError> {
+fn all_keys(client: &NativeClient, timeout: impl Fn() -> Timeout) -> Result<Input, NativeError> {
     let (mut after, mut all) = (Vec::new(), Vec::new());
     loop {
-        let page = client.list_page(liveness_key::PREFIX.as_bytes(), &after, PAGE, Timeout::Default)?;
+        let page = client.list_page(liveness_key::PREFIX.as_bytes(), &after, PAGE, timeout())?;
         let names: Vec<&[u8]> = page.keys.iter().map(Vec::as_slice).collect();
         let found = if names.is_empty() { Vec::new() } else { client.read(&names, Timeout::Once)? };
         let found = page.keys.iter().zip(found).filter(|(_, found)| found.revision > 0);

@@ -332,7 +332,6 @@ impl World {
                         number: Some(round.namespace.round),
                         store_info: RendezvousStoreInfo { master_addr: "server".into(), master_port: 29400 },
                         leader: Some("node".into()),
-                        local_address: None,
                     };
                     self.answer(at, id, Ok(Answer::Joined(joined)));
                 }

@@ -96,7 +96,6 @@ fn made(call_timeout: Duration) -> Made {
         code: Arc::clone(&local) as Arc<dyn RendezvousHandler>,
         calls,
         canceller: Canceller::default(),
-        token_guard: Mutex::default(),
     });
     local.back.set(Arc::downgrade(&handler)).ok();
     Made { handler, entered, go, cancelled }
@@ -121,8 +120,11 @@ fn waiting_for_foreign_code_can_be_cancelled_and_the_code_is_notified() {
         let error = node.join().expect("no panic");
         assert_eq!(kind(&error), ErrorKind::Cancelled);
         assert_eq!(error.to_string(), "next_rendezvous of own was cancelled");
+        cancelled.try_recv().expect("the code is notified before the call returns");
     });
-    cancelled.recv_timeout(SOON).expect("reported");
+    // No call is in progress.
+    handler.cancel();
+    assert!(cancelled.try_recv().is_err());
     go.send(()).expect("it still waits");
     // Later calls are unaffected.
     go.send(()).expect("it waits again");
@@ -139,11 +141,14 @@ fn a_token_ends_the_wait_for_foreign_code_and_the_code_is_notified() {
         entered.recv_timeout(SOON).expect("it waits");
         token.cancel();
         assert_eq!(kind(&node.join().expect("no panic")), ErrorKind::Cancelled);
+        cancelled.try_recv().expect("the code is notified before the call returns");
     });
-    cancelled.recv_timeout(SOON).expect("reported");
     go.send(()).expect("it still waits");
     assert_eq!(kind(&handler.next_rendezvous().expect_err("cancelled")), ErrorKind::Cancelled);
     assert!(entered.try_recv().is_err(), "it is not called");
+    handler.set_token(&CancelToken::new());
+    assert_eq!(handler.num_nodes_waiting().expect("known"), 7);
+    assert!(cancelled.try_recv().is_err(), "a call that did not begin is not cancelled");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::driver::calls::handling::{
 };
 use crate::driver::calls::io_thread::Target;
 use crate::driver::calls::line::{Incoming, Line, NoMemory, ReadResult, Transport, lost};
-use crate::driver::calls::locked::{HoldsPayloads, Locked};
+use crate::driver::calls::locked::{HoldsObjects, Locked};
 use crate::driver::calls::{Payload, Received};
 use crate::intake::{InFlight, QuotaId};
 use alloc::collections::VecDeque;
@@ -47,6 +47,8 @@ pub(super) struct ConnState {
     receiving: HashMap<u64, Receiving>,
     answers: HashMap<u64, Payload>,
     released: Vec<Payload>,
+    /// Handlers of requests that ended before they were executed. This may be the last use of a removed handler.
+    released_handlers: Vec<Arc<Handler>>,
     /// Bytes of responses that the worker's intake has counted for this connection.
     unread_bytes: u64,
     /// Requests, by their calls, whose handlers start when the caller has read other responses.
@@ -91,6 +93,7 @@ impl Conn {
             receiving: HashMap::new(),
             answers: HashMap::new(),
             released: Vec::new(),
+            released_handlers: Vec::new(),
             unread_bytes: 0,
             held_back: VecDeque::new(),
             writing: Writing::AtOnce,
@@ -417,9 +420,11 @@ impl CallSource for Conn {
     }
 }
 
-impl HoldsPayloads for ConnState {
-    fn released(&mut self) -> &mut Vec<Payload> {
-        &mut self.released
+impl HoldsObjects for ConnState {
+    type Released = (Vec<Payload>, Vec<Arc<Handler>>);
+
+    fn take_released(&mut self) -> Self::Released {
+        (core::mem::take(&mut self.released), core::mem::take(&mut self.released_handlers))
     }
 }
 
@@ -466,7 +471,7 @@ impl ConnState {
     }
 
     fn no_memory(&mut self, call: u64) {
-        self.receiving.remove(&call);
+        self.released_handlers.extend(self.receiving.remove(&call).map(|receiving| receiving.handler));
         self.callee.fail(call, Status::Exhausted, "there is no memory for it");
     }
 
@@ -474,9 +479,11 @@ impl ConnState {
     fn ended(&mut self, event: &CalleeEvent<'_>) {
         match event {
             CalleeEvent::Over(call, _) | CalleeEvent::Responded(call) => {
-                self.receiving.remove(call);
+                self.released_handlers.extend(self.receiving.remove(call).map(|receiving| receiving.handler));
                 self.released.extend(self.answers.remove(call));
-                self.held_back.retain(|(held, _)| held != call);
+                if let Some(index) = self.held_back.iter().position(|(held, _)| held == call) {
+                    self.released_handlers.extend(self.held_back.remove(index).map(|(_, job)| job.handler));
+                }
                 if let (CalleeEvent::Over(..), Some(line)) = (event, &mut self.line) {
                     line.let_go(*call, &mut self.released);
                 }
@@ -562,9 +569,10 @@ impl ConnState {
         if let Some(line) = self.line.take() {
             line.close(&mut self.released);
         }
-        self.receiving = HashMap::new();
+        let receiving = core::mem::take(&mut self.receiving).into_values().map(|receiving| receiving.handler);
+        let held_back = core::mem::take(&mut self.held_back).into_iter().map(|(_, job)| job.handler);
+        self.released_handlers.extend(receiving.chain(held_back));
         self.released.extend(core::mem::take(&mut self.answers).into_values());
-        self.held_back = VecDeque::new();
     }
 }
 
@@ -591,6 +599,7 @@ mod tests {
             receiving: HashMap::new(),
             answers: HashMap::new(),
             released: Vec::new(),
+            released_handlers: Vec::new(),
             unread_bytes: 0,
             held_back: VecDeque::new(),
             writing: Writing::AtOnce,

@@ -223,3 +223,40 @@ fn that_a_caller_ended_is_noticed_while_it_is_held_up() {
     drop((request, responder, last));
     scene.until_idle(1);
 }
+
+/// State of a handler whose end uses the connections of its worker.
+struct Ending(Admission, Sender<()>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.ask_again();
+        self.1.send(()).ok();
+    }
+}
+
+#[test]
+fn a_removed_handler_ends_with_its_last_request_when_no_connection_is_locked() {
+    let scene = scene();
+    let request = frame(1, &CallerFrame::Request { deadline_ms: 0, payload_bytes: 4, handler: b"brief" });
+    for last in [Some(frame(1, &CallerFrame::Cancel {})), None] {
+        let (ended, end) = channel();
+        let ending = Ending(scene.server.admission(), ended);
+        let brief = move |_: Request, _: Responder| _ = &ending;
+        scene.handling.register("brief", Run::Inline, brief).expect("a name");
+        let mut stream = greeting(&scene);
+        // Half of its payload.
+        stream.write_all(&[&request[..], &Header::of_data(1, 2).to_bytes(), b"ab"].concat()).expect("room");
+        let until = std::time::Instant::now() + SOON;
+        while scene.server.held().0 == 0 {
+            assert!(std::time::Instant::now() < until, "the request does not arrive");
+            std::thread::yield_now();
+        }
+        assert!(scene.handling.remove("brief"));
+        assert!(end.try_recv().is_err(), "the request uses it");
+        match last {
+            Some(cancel) => stream.write_all(&cancel).expect("room"),
+            None => drop(stream),
+        }
+        end.recv_timeout(SOON).expect("it ends");
+    }
+}
