@@ -2,9 +2,8 @@
 
 use crate::golden::{World, replay_all};
 use rendezvous_tests::frames;
-use rendezvous_tests::sim::{
-    AgentCounts, Failure, Kind, Options, Report, Sabotage, Verbosity, replay::Replay, run,
-};
+use rendezvous_tests::sim::command::sum_of_counts;
+use rendezvous_tests::sim::{Failure, Kind, Options, Report, Sabotage, Verbosity, replay::Replay, run};
 
 /// Seeds of a normal run; `SIM_SEEDS` in the environment sets another number.
 const SEEDS: u64 = 200;
@@ -13,11 +12,15 @@ const ELASTIC_SEEDS: u64 = 1000;
 
 /// The same for worlds of agents.
 const AGENTS_SEEDS: u64 = 3000;
+/// The same for worlds of members of RPC groups.
+const MEMBERSHIP_SEEDS: u64 = 300;
 
 const AGENTS: Options =
     Options { world: Kind::Agents, sabotage: Sabotage::None, verbosity: Verbosity::Quiet };
 const ELASTIC: Options =
     Options { world: Kind::Elastic, sabotage: Sabotage::None, verbosity: Verbosity::Quiet };
+const MEMBERSHIP: Options =
+    Options { world: Kind::Membership, sabotage: Sabotage::None, verbosity: Verbosity::Quiet };
 
 #[expect(clippy::disallowed_methods, reason = "who runs the tests decides how long they take")]
 fn seeds(plain: u64) -> u64 {
@@ -37,13 +40,18 @@ fn play(seeds: core::ops::Range<u64>, options: Options) -> Vec<Result<Report, Fa
     })
 }
 
+/// Runs a range of seeds, none of which may fail.
+fn play_well(seeds: core::ops::Range<u64>, options: Options) -> Vec<Report> {
+    let (reports, failures): (Vec<_>, Vec<_>) = play(seeds, options).into_iter().partition(Result::is_ok);
+    let failures: Vec<String> =
+        failures.iter().filter_map(|failure| failure.as_ref().err()).map(Failure::to_string).collect();
+    assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
+    reports.into_iter().flatten().collect()
+}
+
 #[test]
 fn every_seed_keeps_every_promise() {
-    let reports = play(0..seeds(SEEDS), Options::default());
-    let failures: Vec<String> =
-        reports.iter().filter_map(|report| report.as_ref().err()).map(Failure::to_string).collect();
-    assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
-    let reports: Vec<&Report> = reports.iter().flatten().collect();
+    let reports = play_well(0..seeds(SEEDS), Options::default());
     let (operations, answered) = reports.iter().fold((0, 0), |(operations, answered), report| {
         (operations + report.operations, answered + report.answered)
     });
@@ -58,21 +66,14 @@ fn every_seed_keeps_every_promise() {
 
 #[test]
 fn every_seed_of_nodes_keeps_every_promise() {
-    let reports = play(0..seeds(ELASTIC_SEEDS), ELASTIC);
-    let failures: Vec<String> =
-        reports.iter().filter_map(|report| report.as_ref().err()).map(Failure::to_string).collect();
-    assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
-    let reports: Vec<&Report> = reports.iter().flatten().collect();
-    // Each of these must happen often, or the test proves nothing.
-    for (what, count, least) in [
-        ("rounds", reports.iter().map(|report| report.rounds).sum(), 4),
-        ("sessions that were resumed", 2 * reports.iter().map(|report| report.resumed).sum::<u64>(), 1),
-        ("changes that watches delivered", reports.iter().map(|report| report.changes).sum(), 100),
-        ("arrivals that were released", reports.iter().map(|report| report.released).sum(), 1),
-        ("writes that came too late", reports.iter().map(|report| report.stale).sum(), 5),
-        ("operations that were answered", reports.iter().map(|report| report.answered as u64).sum(), 40),
-    ] {
-        assert!(count >= least * reports.len() as u64, "{what}: {count} in {} runs", reports.len());
+    let reports = play_well(0..seeds(ELASTIC_SEEDS), ELASTIC);
+    let mut counts = sum_of_counts(&reports);
+    counts.push(("answers", reports.iter().map(|report| report.answered as u64).sum()));
+    // Each of these must happen often, or the test proves nothing; two runs of three resume a session.
+    let least = [4.0, 0.5, 100.0, 1.0, 5.0, 40.0];
+    assert_eq!(counts.len(), least.len());
+    for ((what, count), least) in counts.into_iter().zip(least) {
+        assert!(count as f64 >= least * reports.len() as f64, "{what}: {count} in {} runs", reports.len());
     }
     let undecided: usize = reports.iter().map(|report| report.undecided).sum();
     assert!(undecided <= 1 + reports.len() / 50, "{undecided} histories were not decided");
@@ -80,22 +81,25 @@ fn every_seed_of_nodes_keeps_every_promise() {
 
 #[test]
 fn every_seed_of_agents_keeps_every_promise() {
-    let reports = play(0..seeds(AGENTS_SEEDS), AGENTS);
-    let failures: Vec<String> =
-        reports.iter().filter_map(|report| report.as_ref().err()).map(Failure::to_string).collect();
-    assert!(failures.is_empty(), "{} seeds failed\n{}", failures.len(), failures.join("\n\n"));
-    let reports: Vec<&Report> = reports.iter().flatten().collect();
-    let agent_counts =
-        reports.iter().fold(AgentCounts::default(), |sum, report| sum.and(&report.agent_counts));
+    let reports = play_well(0..seeds(AGENTS_SEEDS), AGENTS);
     // Each of these must happen, or the test proves nothing.
-    for (what, count) in agent_counts.all() {
+    for (what, count) in sum_of_counts(&reports) {
         assert!(count * 1000 >= reports.len() as u64, "{what}: {count} in {} runs", reports.len());
     }
 }
 
 #[test]
+fn every_seed_of_members_keeps_every_promise() {
+    let reports = play_well(0..seeds(MEMBERSHIP_SEEDS), MEMBERSHIP);
+    // What never happened was not tested. Twins die once in three runs.
+    for ((what, count), least) in sum_of_counts(&reports).into_iter().zip([20, 10, 1, 1]) {
+        assert!(count * 3 >= least * reports.len() as u64, "{what}: {count} in {} runs", reports.len());
+    }
+}
+
+#[test]
 fn a_seed_is_played_the_same_each_time() {
-    for options in [Options::default(), ELASTIC, AGENTS] {
+    for options in [Options::default(), ELASTIC, AGENTS, MEMBERSHIP] {
         let (first, second) = (play(0..20, options), play(0..20, options));
         assert_eq!(first, second);
         let mut hashes: Vec<u64> = first.iter().flatten().map(|report| report.trace_hash).collect();

@@ -217,6 +217,12 @@ impl ChangingGroup {
         self.phase
     }
 
+    /// The state machine of the current token.
+    #[must_use]
+    pub const fn token(&self) -> &Token {
+        &self.token
+    }
+
     /// The members, including this one while it is a member.
     #[must_use]
     pub const fn members(&self) -> &Members {

@@ -3,12 +3,12 @@
 
 mod connection;
 
-use super::history::{CheckError, OperationId};
-use super::network::{Notice, Read, Route, Side, Stream};
 use super::script::{Next, Order, Script};
-use super::sim_operation::{End, SimOperation};
-use super::sim_rng::SimRng;
 use super::world::{SimContext, WorldEvent};
+use crate::sim::harness::history::{CheckError, OperationId};
+use crate::sim::harness::network::{Notice, Read, Route, Side, Stream};
+use crate::sim::harness::sim_operation::{End, SimOperation};
+use crate::sim::harness::sim_rng::SimRng;
 use connection::{ClientConnection, ConnectionEvent};
 use rendezvous_core::barrier::by_keys::{KeyBarrier, KeyBarrierState};
 use rendezvous_core::error::{Cause, Effect, ErrorKind};

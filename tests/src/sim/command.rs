@@ -1,12 +1,12 @@
 //! Command line of the simulator: it runs one seed, with a trace if requested, or many.
 
-use super::{AgentCounts, Kind, Options, Report, Sabotage, Verbosity, run};
+use super::{Counts, Kind, Options, Report, Sabotage, Verbosity, run};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: sim --seed N [--world store|elastic|agents] [--sabotage NAME] [--trace]
+usage: sim --seed N [--world store|elastic|agents|membership] [--sabotage NAME] [--trace]
            run one seed, and with --trace print its trace; without a world, in all worlds
-       sim --from N --count M [--world store|elastic|agents] [--sabotage NAME]
+       sim --from N --count M [--world store|elastic|agents|membership] [--sabotage NAME]
            run many seeds and print those that fail
 bugs of the state machines are patches: see docs/testing.md";
 
@@ -116,21 +116,23 @@ fn many(from: u64, count: u64, options: Options) -> bool {
         sum(|report| report.virtual_time.as_secs()),
         sum(|report| report.undecided as u64),
     );
-    if options.world == Kind::Elastic {
-        println!(
-            "{} rounds, {} sessions resumed, {} changes delivered, {} arrivals released, {} late writes refused",
-            sum(|report| report.rounds),
-            sum(|report| report.resumed),
-            sum(|report| report.changes),
-            sum(|report| report.released),
-            sum(|report| report.stale),
-        );
-    }
-    if options.world == Kind::Agents {
-        let all =
-            reports.iter().fold(AgentCounts::default(), |sum, report| sum.and(&report.agent_counts)).all();
-        let reported: Vec<String> = all.iter().map(|(what, count)| format!("{count} {what}")).collect();
-        println!("{}", reported.join(", "));
+    let total: Vec<String> =
+        sum_of_counts(&reports).iter().map(|(what, count)| format!("{count} {what}")).collect();
+    if !total.is_empty() {
+        println!("{}", total.join(", "));
     }
     failed == 0
+}
+
+/// Returns the sums of the counts of runs of one kind of world.
+#[must_use]
+pub fn sum_of_counts(reports: &[Report]) -> Counts {
+    let mut sums = Counts::new();
+    for &(what, count) in reports.iter().flat_map(|report| &report.counts) {
+        match sums.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, sum)) => *sum += count,
+            None => sums.push((what, count)),
+        }
+    }
+    sums
 }

@@ -1,9 +1,9 @@
 //! Faults: those of the environment, which the library must tolerate, and those of the library, which a run must
 //! detect.
 
-use super::sim_operation::SimOperation;
-use super::sim_rng::SimRng;
 use crate::frames;
+use crate::sim::harness::sim_operation::SimOperation;
+use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::store::op::{Key, Request};
 use rendezvous_core::time::{Duration, Instant};
 
@@ -44,9 +44,10 @@ pub(super) fn plan(sim_rng: &mut SimRng, end: Duration) -> Vec<(Instant, Fault)>
 }
 
 /// Fault that is injected into the library, or into the code that drives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sabotage {
     /// No fault.
+    #[default]
     None,
     /// The server sometimes omits a byte.
     DroppedByte,

@@ -1,10 +1,10 @@
 //! Client without machines that sends all its requests, closes its sending side, and reads the answers.
 
-use super::history::{CheckError, OperationId};
-use super::network::{Notice, Read, Route, Side, Stream};
-use super::sim_operation::{Answer, End, SimOperation};
 use super::world::SimContext;
 use crate::frames;
+use crate::sim::harness::history::{CheckError, OperationId};
+use crate::sim::harness::network::{Notice, Read, Route, Side, Stream};
+use crate::sim::harness::sim_operation::{Answer, End, SimOperation};
 use rendezvous_core::error::{Effect, ErrorKind};
 
 pub(super) struct HalfCloser {

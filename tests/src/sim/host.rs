@@ -1,13 +1,14 @@
 //! Process of the server: it passes bytes between the network and the server machine, as the socket driver does. It can
 //! die and start again without data.
 
-use super::elastic::{Clock, Cue};
+use super::elastic::Cue;
 use super::faults::Sabotage;
-use super::history::CheckError;
-use super::network::{Notice, Read, Side, Stream};
-use super::sim_rng::SimRng;
 use super::world::{SimContext, WorldEvent};
 use crate::frames;
+use crate::sim::harness::clock::Clock;
+use crate::sim::harness::history::CheckError;
+use crate::sim::harness::network::{Notice, Read, Side, Stream};
+use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::node::server::{CloseReason, Event, Input, Output, Server, ServerInstance};

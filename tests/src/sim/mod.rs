@@ -10,24 +10,17 @@ mod agents;
 mod client;
 pub mod command;
 mod elastic;
-mod event_queue;
 mod faults;
 mod half_closer;
-mod history;
+mod harness;
 mod host;
-mod linear;
-mod network;
-mod oracle;
+mod membership;
 pub mod replay;
 mod script;
-mod sim_operation;
-mod sim_rng;
-mod trace;
 mod world;
 
-pub use agents::AgentCounts;
 pub use faults::Sabotage;
-pub use trace::Verbosity;
+pub use harness::trace::Verbosity;
 
 use rendezvous_core::time::{Duration, Instant};
 use std::fmt;
@@ -42,6 +35,8 @@ pub enum Kind {
     Elastic,
     /// Agents with their workers.
     Agents,
+    /// Members of RPC groups, PyTorch's among them, and the list of members in their store.
+    Membership,
 }
 
 /// Options of a run.
@@ -62,7 +57,7 @@ impl Default for Options {
 }
 
 /// Result of a run without errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Hash of the trace: the same for each run of a seed.
     pub trace_hash: u64,
@@ -80,22 +75,15 @@ pub struct Report {
     pub undecided: usize,
     /// Virtual time that the run took.
     pub virtual_time: Duration,
-    /// Number of rounds that were formed.
-    pub rounds: u64,
-    /// Number of times that a session was resumed.
-    pub resumed: u64,
-    /// Number of changes that watches delivered.
-    pub changes: u64,
-    /// Number of arrivals that a barrier released.
-    pub released: u64,
-    /// Number of writes that were refused because their round had ended.
-    pub stale: u64,
-    /// Counts of what happened to agents.
-    pub agent_counts: AgentCounts,
+    /// Counts of what happened in this kind of world.
+    pub counts: Counts,
 }
 
+/// Counts of what happened, with their names.
+pub type Counts = Vec<(&'static str, u64)>;
+
 /// Result of a run that found an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
     /// Seed of the run.
     pub seed: u64,
@@ -135,12 +123,13 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
         Kind::Store => world::World::new(seed, options).play(seed),
         Kind::Elastic => elastic::World::new(seed, options).play(seed),
         Kind::Agents => agents::World::new(seed, options).play(seed),
+        Kind::Membership => membership::play(seed, options),
     }
 }
 
 impl Kind {
     /// All kinds of worlds.
-    pub const ALL: [Self; 3] = [Self::Store, Self::Elastic, Self::Agents];
+    pub const ALL: [Self; 4] = [Self::Store, Self::Elastic, Self::Agents, Self::Membership];
 
     /// Returns the name on the command line.
     #[must_use]
@@ -149,6 +138,7 @@ impl Kind {
             Self::Store => "store",
             Self::Elastic => "elastic",
             Self::Agents => "agents",
+            Self::Membership => "membership",
         }
     }
 
@@ -158,8 +148,8 @@ impl Kind {
         match self {
             Self::Store => &Sabotage::STORE,
             Self::Elastic => &Sabotage::ELASTIC,
-            // Bugs of agents are patches in `tests/planted`.
-            Self::Agents => &[],
+            // Bugs of the others are patches in `tests/planted`.
+            Self::Agents | Self::Membership => &[],
         }
     }
 }

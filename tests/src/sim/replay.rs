@@ -3,10 +3,10 @@
 use super::Options;
 use super::faults::Sabotage;
 use super::host::{ClientConduct, Host};
-use super::network::{Network, Notice, Read, Route, Side, Stream};
 use super::script::KeySpace;
-use super::sim_rng::SimRng;
 use super::world::{SimContext, random_network_model};
+use crate::sim::harness::network::{Network, Notice, Read, Route, Side, Stream};
+use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::limits::ServerLimits;
 
 struct Peer {

@@ -1,9 +1,9 @@
 //! Scripts of clients: anything in the storm; then a job whose every step must succeed; at last one client reads
 //! everything and clears the store.
 
-use super::history::CheckError;
-use super::sim_operation::{Answer, End, SimOperation, chunk};
-use super::sim_rng::SimRng;
+use crate::sim::harness::history::CheckError;
+use crate::sim::harness::sim_operation::{Answer, End, SimOperation, chunk};
+use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::store::call::WaitMode;
 use rendezvous_core::time::Duration;
 use std::collections::VecDeque;

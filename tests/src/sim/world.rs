@@ -2,18 +2,18 @@
 
 use super::client::{Behaviour, Client, Health};
 use super::elastic::Cue;
-use super::event_queue::EventQueue;
 use super::faults::{Fault, Sabotage, plan};
 use super::half_closer::HalfCloser;
-use super::history::{CheckError, History};
 use super::host::{ClientConduct, Host};
-use super::network::{Loss, Network, NetworkModel, Notice, Route, Side};
-use super::oracle;
 use super::script::{Clearing, Job, KeySpace, Script, Storm, StormOptions};
-use super::sim_operation::SimOperation;
-use super::sim_rng::SimRng;
-use super::trace::Trace;
-use super::{AgentCounts, Failure, Kind, Options, Report};
+use super::{Counts, Failure, Kind, Options, Report};
+use crate::sim::harness::event_queue::EventQueue;
+use crate::sim::harness::history::{CheckError, History};
+use crate::sim::harness::network::{Loss, Network, NetworkModel, Notice, Route, Side};
+use crate::sim::harness::oracle;
+use crate::sim::harness::sim_operation::SimOperation;
+use crate::sim::harness::sim_rng::SimRng;
+use crate::sim::harness::trace::Trace;
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::store::call::GetMode;
 use rendezvous_core::store::dial::Rounds;
@@ -47,8 +47,17 @@ pub(super) struct SimContext {
     pub(super) history: History,
     pub(super) sim_rng: SimRng,
     pub(super) key_space: KeySpace,
-    pub(super) trace: Trace,
+    trace: Trace,
     pub(super) sabotage: Sabotage,
+    events: u64,
+}
+
+/// Notice of the network, or another event.
+pub(super) enum Happening {
+    /// The network moved bytes that no process notices.
+    Nothing,
+    Notice(Notice),
+    Event(WorldEvent),
 }
 
 impl SimContext {
@@ -63,6 +72,50 @@ impl SimContext {
             key_space,
             trace: Trace::new(options.verbosity),
             sabotage: options.sabotage,
+            events: 0,
+        }
+    }
+
+    /// Returns what happens next, and advances the time to it.
+    pub(super) fn next(&mut self) -> Result<Option<Happening>, CheckError> {
+        let (network, event_queue) = (self.network.next_at(), self.event_queue.next_at());
+        let Some(now) = [network, event_queue].into_iter().flatten().min() else { return Ok(None) };
+        self.now = now;
+        self.events += 1;
+        if self.events > EVENTS_MAX {
+            return Err(CheckError("there is no end".to_owned()));
+        }
+        if network == Some(now) {
+            let notice = self.network.step().and_then(|(_, notice)| notice);
+            return Ok(Some(notice.map_or(Happening::Nothing, Happening::Notice)));
+        }
+        Ok(self.event_queue.pop().map(|(_, world_event)| Happening::Event(world_event)))
+    }
+
+    /// Returns the result of a run with so many clients: counts of what happened, or the error.
+    pub(super) fn finish(
+        self,
+        (seed, world): (u64, Kind),
+        clients: usize,
+        played: Result<Counts, CheckError>,
+    ) -> Result<Report, Failure> {
+        let Self { now, history, trace, sabotage, events, .. } = self;
+        let played = played.and_then(|counts| Ok((counts, oracle::check_history(history.records())?)));
+        match played {
+            Ok((counts, outcome)) => Ok(Report {
+                trace_hash: trace.hash(),
+                trace_lines: trace.lines(),
+                events,
+                operations: history.records().len(),
+                answered: history.records().iter().filter(|record| record.is_answered()).count(),
+                clients,
+                undecided: outcome.undecided,
+                virtual_time: now.since(Instant::ORIGIN),
+                counts,
+            }),
+            Err(CheckError(what)) => {
+                Err(Failure { seed, world, sabotage, what, now, trace: trace.into_last() })
+            }
         }
     }
 
@@ -95,7 +148,6 @@ pub(super) struct World {
     host: Host,
     phase: Phase,
     storm_ends: Instant,
-    events: u64,
 }
 
 /// Time between the last operation of the storm and the job.
@@ -146,51 +198,22 @@ impl World {
             client
         });
         let clients = clients.collect();
-        Self { context, clients, half_closers: Vec::new(), host, phase: Phase::Storm, storm_ends, events: 0 }
+        Self { context, clients, half_closers: Vec::new(), host, phase: Phase::Storm, storm_ends }
     }
 
     /// Runs the world to its end.
     pub(super) fn play(mut self, seed: u64) -> Result<Report, Failure> {
-        let played = self.run().and_then(|()| oracle::check_history(self.context.history.records()));
-        let SimContext { now, history, trace, sabotage, .. } = self.context;
-        match played {
-            Ok(outcome) => Ok(Report {
-                trace_hash: trace.hash(),
-                trace_lines: trace.lines(),
-                events: self.events,
-                operations: history.records().len(),
-                answered: history.records().iter().filter(|record| record.is_answered()).count(),
-                clients: self.clients.len(),
-                undecided: outcome.undecided,
-                virtual_time: now.since(Instant::ORIGIN),
-                rounds: 0,
-                resumed: 0,
-                changes: 0,
-                released: 0,
-                stale: 0,
-                agent_counts: AgentCounts::default(),
-            }),
-            Err(CheckError(what)) => {
-                Err(Failure { seed, world: Kind::Store, sabotage, what, now, trace: trace.into_last() })
-            }
-        }
+        let played = self.run();
+        let clients = self.clients.len();
+        self.context.finish((seed, Kind::Store), clients, played.map(|()| Counts::new()))
     }
 
     fn run(&mut self) -> Result<(), CheckError> {
-        loop {
-            let (network, event_queue) = (self.context.network.next_at(), self.context.event_queue.next_at());
-            let Some(now) = [network, event_queue].into_iter().flatten().min() else { break };
-            self.context.now = now;
-            self.events += 1;
-            if self.events > EVENTS_MAX {
-                return Err(CheckError("there is no end".to_owned()));
-            }
-            if network == Some(now) {
-                if let Some((_, Some(notice))) = self.context.network.step() {
-                    self.deliver(notice)?;
-                }
-            } else if let Some((_, world_event)) = self.context.event_queue.pop() {
-                self.handle_event(world_event)?;
+        while let Some(happening) = self.context.next()? {
+            match happening {
+                Happening::Nothing => {}
+                Happening::Notice(notice) => self.deliver(notice)?,
+                Happening::Event(world_event) => self.handle_event(world_event)?,
             }
             self.check()?;
             self.change_phase()?;

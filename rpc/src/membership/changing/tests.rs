@@ -4,22 +4,9 @@ use alloc::string::{String, ToString};
 
 extern crate std;
 
-mod simulation;
-
-/// Prints the seed when a check fails.
-pub(super) struct Culprit(pub(super) u64, pub(super) bool, pub(super) bool);
-
-impl Drop for Culprit {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::eprintln!("seed {}, with PyTorch: {}, with freezes: {}", self.0, self.1, self.2);
-        }
-    }
-}
-
 const NOW: Instant = Instant::from_millis(1000);
 
-pub(super) fn member(name: &str, id: u16, address: &str) -> Member {
+fn member(name: &str, id: u16, address: &str) -> Member {
     let worker = WorkerInfo { name: name.parse().expect("a name"), id };
     Member { worker, address: address.into(), devices: NodeDevices::default() }
 }

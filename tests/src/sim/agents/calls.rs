@@ -180,7 +180,7 @@ impl World {
     }
 
     fn set_time_up(&mut self, at: usize, id: u64, until: Instant) {
-        self.sim.event_queue.schedule(until, Cue::TimeUp(at, id));
+        self.sim.at(until, Cue::TimeUp(at, id));
     }
 
     /// Ends a call. The agent gets the answer a little later; answers may overtake each other.
@@ -188,7 +188,7 @@ impl World {
         self.agents[at].context.calls.remove(&id);
         let longest = Duration::from_micros(if self.sim.sim_rng.percent(10) { 5000 } else { 200 });
         let when = self.sim.now + self.sim.sim_rng.span(Duration::ZERO, longest);
-        self.sim.event_queue.schedule(when, Cue::Answered(at, id, answer));
+        self.sim.at(when, Cue::Answered(at, id, answer));
     }
 
     /// Returns the session, or opens a new one if there is none.

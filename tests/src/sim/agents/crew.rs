@@ -1,7 +1,8 @@
 //! Workers of the agents, and how they depend on each other: those of one round work together.
 
 use super::plan::Mishap;
-use super::world::{Cue, SimContext, World};
+use super::world::{Cue, World};
+use crate::sim::harness::timeline::Timeline;
 use rendezvous_agent::group::{ExitStatus, WorkerGroup};
 use rendezvous_agent::reason::StartFailure;
 use rendezvous_agent::watchdog::ExpiredTimer;
@@ -99,13 +100,13 @@ impl Crew {
     }
 
     /// Reports an input to the agent, a little later and in order.
-    fn report(&mut self, sim: &mut SimContext, at: usize, event: WorkerEvent) {
+    fn report(&mut self, sim: &mut Timeline<Cue>, at: usize, event: WorkerEvent) {
         let attempt = self.attempt.unwrap_or_default();
         self.reported_until = (sim.now + sim.sim_rng.span(Duration::ZERO, ms(3))).max(self.reported_until);
-        sim.event_queue.schedule(self.reported_until, Cue::Seen(at, attempt, event));
+        sim.at(self.reported_until, Cue::Seen(at, attempt, event));
     }
 
-    fn report_if_empty(&mut self, sim: &mut SimContext, at: usize) {
+    fn report_if_empty(&mut self, sim: &mut Timeline<Cue>, at: usize) {
         if self.is_awaited && !self.lives() && !self.leftover {
             self.is_awaited = false;
             self.report(sim, at, WorkerEvent::Empty);
@@ -115,7 +116,7 @@ impl Crew {
     /// Schedules the end of a worker, in place of any end that was scheduled before.
     fn schedule_end(
         &mut self,
-        sim: &mut SimContext,
+        sim: &mut Timeline<Cue>,
         at: usize,
         slot: usize,
         (exit, cause): (ExitStatus, Cause),
@@ -126,10 +127,10 @@ impl Crew {
         worker.ticket += 1;
         worker.is_ending = true;
         let cue = CrewCue::End { slot, ticket: worker.ticket, exit, cause };
-        sim.event_queue.schedule(when, Cue::Crew(at, self.attempt.unwrap_or_default(), cue));
+        sim.at(when, Cue::Crew(at, self.attempt.unwrap_or_default(), cue));
     }
 
-    fn ask_to_end(&mut self, sim: &mut SimContext, at: usize, slot: usize, signal: i32) {
+    fn ask_to_end(&mut self, sim: &mut Timeline<Cue>, at: usize, slot: usize, signal: i32) {
         let worker = &self.workers[slot];
         if worker.state != State::Alive || worker.is_stubborn {
             return;
@@ -202,7 +203,7 @@ impl World {
                 crew.report(sim, at, WorkerEvent::NotStarted { local_rank, start_failure, message });
             } else {
                 let up = Cue::Crew(at, group.attempt, CrewCue::Up { slot });
-                sim.event_queue.schedule(sim.now + after, up);
+                sim.at(sim.now + after, up);
             }
         }
     }
@@ -210,9 +211,7 @@ impl World {
     /// Passes an order of the agent to its workers, which get it after a moment.
     pub(super) fn order(&mut self, at: usize, order: CrewCue) {
         let attempt = self.agents[at].crew.attempt.unwrap_or_default();
-        self.sim
-            .event_queue
-            .schedule(self.sim.now + Duration::from_micros(100), Cue::Crew(at, attempt, order));
+        self.sim.at(self.sim.now + Duration::from_micros(100), Cue::Crew(at, attempt, order));
     }
 
     pub(super) fn crew(&mut self, at: usize, attempt: u64, cue: CrewCue) {

@@ -1,6 +1,6 @@
 //! Plan of a run, drawn from the seed before it begins: the nodes and the mishaps.
 
-use super::super::sim_rng::SimRng;
+use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_agent::group::ExitStatus;
 use rendezvous_agent::phase::Phase;
 use rendezvous_agent::reason::{StartFailure, StopCause};

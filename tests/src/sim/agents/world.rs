@@ -1,9 +1,6 @@
 //! World of agents: it runs one seed from the first agent to the last.
 
-use super::super::event_queue::EventQueue;
-use super::super::sim_rng::SimRng;
-use super::super::trace::Trace;
-use super::super::{Failure, Kind, Options, Report, Sabotage};
+use super::super::{Failure, Kind, Options, Report};
 use super::AgentCounts;
 use super::calls::{AgentContext, name};
 use super::crew::{Crew, CrewCue, Job};
@@ -12,6 +9,9 @@ use super::master_server::{
 };
 use super::plan::{Mishap, Plan, When};
 use super::referee::Ledger;
+use crate::sim::harness::history::CheckError;
+use crate::sim::harness::sim_rng::SimRng;
+use crate::sim::harness::timeline::Timeline;
 use rendezvous_agent::environment::AgentStore;
 use rendezvous_agent::node::request::{Answer, CallFailure, Request};
 use rendezvous_agent::node::{AgentNode, Input, NodeOptions, Output};
@@ -47,19 +47,6 @@ pub(super) enum Cue {
     Mishap(usize, Mishap),
     /// The spares are released.
     Dismissal,
-}
-
-pub(super) struct SimContext {
-    pub(super) now: Instant,
-    pub(super) event_queue: EventQueue<Cue>,
-    pub(super) sim_rng: SimRng,
-    trace: Trace,
-}
-
-impl SimContext {
-    pub(super) fn note(&mut self, what: fmt::Arguments<'_>) {
-        self.trace.note(self.now, what);
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +96,7 @@ struct Line {
 
 pub(in crate::sim) struct World {
     seed: u64,
-    pub(super) sim: SimContext,
+    pub(super) sim: Timeline<Cue>,
     pub(super) plan: Plan,
     pub(super) agents: Vec<Agent>,
     master_server: Option<MasterServer>,
@@ -122,25 +109,17 @@ pub(in crate::sim) struct World {
     /// Whether there may be fewer nodes than are needed.
     pub(super) is_short_handed: bool,
     tick_at: Option<Instant>,
-    events: u64,
 }
 
 /// When the remaining spares are released.
 const DISMISSAL: Instant = Instant::from_millis(3_600_000);
 /// Time by which all agents must have ended.
 const END: Instant = Instant::from_millis(4_500_000);
-/// Most events in one run.
-const EVENTS_MAX: u64 = 2_000_000;
 
 impl World {
     pub(in crate::sim) fn new(seed: u64, options: &Options) -> Self {
         let plan = Plan::draw(&mut SimRng::new(seed, 0));
-        let mut sim = SimContext {
-            now: Instant::ORIGIN,
-            event_queue: EventQueue::new(),
-            sim_rng: SimRng::new(seed, 1),
-            trace: Trace::new(options.verbosity),
-        };
+        let mut sim = Timeline::new(Instant::ORIGIN, SimRng::new(seed, 1), options);
         let mut agents = Vec::new();
         for (at, node) in plan.nodes.iter().enumerate() {
             // The plan contains only valid specs.
@@ -155,7 +134,7 @@ impl World {
                 agent_store: AgentStore::Shared,
             };
             let Ok(machine) = AgentNode::new(options) else { continue };
-            sim.event_queue.schedule(node.starts_at, Cue::Begin(at));
+            sim.at(node.starts_at, Cue::Begin(at));
             agents.push(Agent {
                 node: machine,
                 life: Life::Unborn,
@@ -169,10 +148,10 @@ impl World {
         }
         for &(at, when, mishap) in &plan.mishaps {
             if let When::At(moment) = when {
-                sim.event_queue.schedule(moment, Cue::Mishap(at, mishap));
+                sim.at(moment, Cue::Mishap(at, mishap));
             }
         }
-        sim.event_queue.schedule(DISMISSAL, Cue::Dismissal);
+        sim.at(DISMISSAL, Cue::Dismissal);
         let prompt = plan.nodes.iter().filter(|node| node.starts_at < Instant::from_millis(1000)).count();
         let is_short_handed = u32::try_from(prompt).unwrap_or(u32::MAX) < plan.settings.min_nodes;
         Self {
@@ -187,49 +166,25 @@ impl World {
             agent_counts: AgentCounts::default(),
             is_short_handed,
             tick_at: None,
-            events: 0,
         }
     }
 
     pub(in crate::sim) fn play(mut self, seed: u64) -> Result<Report, Failure> {
         let plan = format!("{:?}", self.plan);
         self.sim.note(format_args!("{plan}"));
-        match self.run() {
-            Ok(()) => Ok(Report {
-                trace_hash: self.sim.trace.hash(),
-                trace_lines: self.sim.trace.lines(),
-                events: self.events,
-                operations: self.agents.len(),
-                answered: self.agents.iter().filter(|agent| agent.life == Life::Over).count(),
-                clients: 0,
-                undecided: 0,
-                virtual_time: self.sim.now.since(Instant::ORIGIN),
-                rounds: self.jobs.len() as u64,
-                resumed: 0,
-                changes: 0,
-                released: 0,
-                stale: 0,
-                agent_counts: self.agent_counts,
-            }),
-            Err(what) => {
-                let mut trace = vec![plan];
-                let now = self.sim.now;
-                trace.extend(self.sim.trace.into_last());
-                Err(Failure { seed, world: Kind::Agents, sabotage: Sabotage::None, what, now, trace })
-            }
-        }
+        let played = self.run().map_err(CheckError);
+        let mut counts = vec![("rounds", self.jobs.len() as u64)];
+        counts.extend(self.agent_counts.all());
+        self.sim.finish(seed, Kind::Agents, played.map(|()| counts)).map_err(|mut failure| {
+            failure.trace.insert(0, plan);
+            failure
+        })
     }
 
     fn run(&mut self) -> Result<(), String> {
-        while let Some((at, cue)) = self.sim.event_queue.pop() {
-            let is_done = self.agents.iter().all(|agent| matches!(agent.life, Life::Over | Life::Dead));
-            if is_done || at > END {
+        while let Some(cue) = self.sim.next(END).map_err(|CheckError(what)| what)? {
+            if self.agents.iter().all(|agent| matches!(agent.life, Life::Over | Life::Dead)) {
                 break;
-            }
-            self.sim.now = at;
-            self.events += 1;
-            if self.events > EVENTS_MAX {
-                return Err(format!("end: {EVENTS_MAX} things happened, and there is no end"));
             }
             self.handle_event(cue)?;
         }
@@ -317,7 +272,7 @@ impl World {
         let Some(due) = agent.node.poll_timeout().filter(|_| agent.life == Life::Lives) else { return };
         if agent.due.is_none_or(|armed| armed > due) {
             agent.due = Some(due);
-            self.sim.event_queue.schedule(due, Cue::Due(at));
+            self.sim.at(due, Cue::Due(at));
         }
     }
 
@@ -434,7 +389,7 @@ impl World {
             if let When::In(wanted, wanted_nth, after) = when
                 && (agent, wanted, wanted_nth) == (at, phase, nth)
             {
-                self.sim.event_queue.schedule(self.sim.now + after, Cue::Mishap(at, mishap));
+                self.sim.at(self.sim.now + after, Cue::Mishap(at, mishap));
             }
         }
     }
@@ -463,9 +418,9 @@ impl World {
                     && let Some(line) = self.lines.get_mut(&session)
                 {
                     line.is_cut = true;
-                    self.sim.event_queue.schedule(now + here, Cue::NodeLoses(session));
+                    self.sim.at(now + here, Cue::NodeLoses(session));
                     let why = Why::HostSilent;
-                    self.sim.event_queue.schedule(now + there, Cue::ServerLoses(session, why));
+                    self.sim.at(now + there, Cue::ServerLoses(session, why));
                 }
             }
             Mishap::Closes => {
@@ -502,11 +457,11 @@ impl World {
             line.is_open_there = false;
             if line.is_open_here {
                 let after = self.sim.sim_rng.span(Duration::ZERO, Duration::from_millis(20));
-                self.sim.event_queue.schedule(self.sim.now + after, Cue::NodeLoses(session));
+                self.sim.at(self.sim.now + after, Cue::NodeLoses(session));
             }
         }
         if let Some(back) = back {
-            self.sim.event_queue.schedule(self.sim.now + back, Cue::ServerRestarts);
+            self.sim.at(self.sim.now + back, Cue::ServerRestarts);
         }
     }
 
@@ -535,7 +490,7 @@ impl World {
         let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_here) else { return };
         let method = self.sim.sim_rng.span(line.pace / 2, line.pace);
         line.up = (self.sim.now + method).max(line.up);
-        self.sim.event_queue.schedule(line.up, Cue::ServerRequest(session, request));
+        self.sim.at(line.up, Cue::ServerRequest(session, request));
     }
 
     fn handle_request(&mut self, session: u64, request: ServerRequest) -> Result<(), String> {
@@ -557,13 +512,13 @@ impl World {
             let Some(line) = self.lines.get_mut(&session).filter(|line| line.is_open_there) else { continue };
             let method = self.sim.sim_rng.span(line.pace / 2, line.pace);
             line.down = (self.sim.now + method).max(line.down);
-            self.sim.event_queue.schedule(line.down, Cue::ServerMessage(session, news));
+            self.sim.at(line.down, Cue::ServerMessage(session, news));
         }
         if let Some(due) = master_server.due()
             && self.tick_at.is_none_or(|at| at > due)
         {
             self.tick_at = Some(due);
-            self.sim.event_queue.schedule(due, Cue::Tick);
+            self.sim.at(due, Cue::Tick);
         }
         self.form(formed)
     }
@@ -643,7 +598,7 @@ impl World {
         line.is_open_here = false;
         if !line.is_cut {
             let when = (self.sim.now + line.pace).max(line.up);
-            self.sim.event_queue.schedule(when, Cue::ServerLoses(session, Why::Connection));
+            self.sim.at(when, Cue::ServerLoses(session, Why::Connection));
         }
     }
 

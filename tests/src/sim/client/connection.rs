@@ -1,7 +1,7 @@
 //! One connection of a client: its link, its unsent bytes and its stream.
 
-use super::super::network::{Side, Stream};
 use super::super::world::SimContext;
+use crate::sim::harness::network::{Side, Stream};
 use rendezvous_core::limits::ClientLimits;
 use rendezvous_core::node::client::link::Link;
 use rendezvous_core::store::call::{Call, CallId, GetMode, Outcome};

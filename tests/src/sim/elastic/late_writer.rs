@@ -2,12 +2,12 @@
 //! ended or not. c10d has no errors, so the server closes the connection after a late write, and the client connects
 //! again.
 
-use super::super::network::{Notice, Read, Route, Side, Stream};
-use super::super::sim_rng::SimRng;
 use super::super::world::{SimContext, WorldEvent};
 use super::Cue;
 use super::referee::prefix_of;
 use crate::frames;
+use crate::sim::harness::network::{Notice, Read, Route, Side, Stream};
+use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::store::op::{Key, Request};
 use rendezvous_core::time::Duration;
 

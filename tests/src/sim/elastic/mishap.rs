@@ -1,7 +1,7 @@
 //! Mishaps of nodes and of their server.
 
-use super::super::network::Side;
-use super::super::sim_rng::SimRng;
+use crate::sim::harness::network::Side;
+use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

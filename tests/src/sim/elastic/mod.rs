@@ -5,7 +5,6 @@
 //! mishaps stop, and each run must have a stable round within a bound: see [`world::HEALING_MAX`]. Then all nodes
 //! leave, and the server must hold no session. Each host, the server's too, has a clock of its own.
 
-mod clock;
 mod late_writer;
 mod mishap;
 mod node;
@@ -15,7 +14,6 @@ mod referee;
 mod tamper;
 mod world;
 
-pub(super) use clock::Clock;
 pub(super) use mishap::Mishap;
 pub(super) use world::World;
 

@@ -3,18 +3,18 @@
 
 mod work;
 
-use super::super::history::CheckError;
-use super::super::network::{Notice, Stream};
 use super::super::script::{Storm, StormOptions};
-use super::super::sim_operation::{End, SimOperation};
-use super::super::sim_rng::SimRng;
 use super::super::world::{SimContext, WorldEvent};
-use super::clock::Clock;
 use super::order::{FrameSummary, Order, OwnedFrame, Request, answer_to};
 use super::process::{NodeEvent, Process, ProcessEvent, RequestTimes, Slot, SubmitPath};
 use super::referee::{Referee, Status, Watch, workers_of};
 use super::tamper::Tamper;
 use super::{Cue, Rules};
+use crate::sim::harness::clock::Clock;
+use crate::sim::harness::history::CheckError;
+use crate::sim::harness::network::{Notice, Stream};
+use crate::sim::harness::sim_operation::{End, SimOperation};
+use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::error::{Cause, Effect, ErrorKind, Failure, Operation};
 use rendezvous_core::node::native_client::{Ending, NativeOptions};
 use rendezvous_core::rendezvous::participant::{Entry, Part, Role};
@@ -586,7 +586,7 @@ impl Node {
             (
                 Order::SimOperation(_, SimOperation::Get { .. } | SimOperation::MultiGet { .. }, _),
                 Some(FaultCode::NotFound),
-            ) => End::Responded(super::super::sim_operation::Answer::Missing),
+            ) => End::Responded(crate::sim::harness::sim_operation::Answer::Missing),
             _ => End::Failed(failure.kind, failure.effect),
         };
         self.end_operation(context, order, epoch, end)

@@ -1,8 +1,8 @@
 //! Requests of a node, and the answers that it expects.
 
-use super::super::history::OperationId;
-use super::super::sim_operation::{Answer, SimOperation};
 use crate::frames;
+use crate::sim::harness::history::OperationId;
+use crate::sim::harness::sim_operation::{Answer, SimOperation};
 use rendezvous_core::error::Operation;
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::store::call::WaitMode;

@@ -2,15 +2,15 @@
 //! clock of its own. It can freeze and die.
 
 use super::super::faults::Sabotage;
-use super::super::history::CheckError;
-use super::super::network::{Notice, Read, Route, Side, Stream};
-use super::super::sim_rng::SimRng;
 use super::super::world::{SimContext, V4, V6, WorldEvent};
 use super::Cue;
-use super::clock::Clock;
 use super::order::{Order, OwnedFrame, Request};
 use super::tamper::Tamper;
 use crate::frames;
+use crate::sim::harness::clock::Clock;
+use crate::sim::harness::history::CheckError;
+use crate::sim::harness::network::{Notice, Read, Route, Side, Stream};
+use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::error::{Cause, ErrorKind, Failure};
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::node::native_client::{

@@ -1,11 +1,11 @@
 //! Referee of rounds, fences, watches, barriers and sessions. It knows none of the machines: it compares what nodes
 //! received, what the server reports in its events, and what the server's store contains.
 
-use super::super::history::CheckError;
 use super::super::host::incarnation;
 use super::super::world::SimContext;
 use super::process::Slot;
 use super::tamper;
+use crate::sim::harness::history::CheckError;
 use rendezvous_core::node::server::{Event, Server};
 use rendezvous_core::rendezvous::service::Action;
 use rendezvous_core::time::{Duration, Instant};

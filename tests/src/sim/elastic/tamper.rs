@@ -21,9 +21,9 @@
 //! | `EarlyBarrier` | barriers are requested with one participant less | a barrier counts one too many |
 
 use super::super::faults::Sabotage;
-use super::super::sim_operation::SimOperation;
 use super::order::{Order, header_of};
 use crate::frames;
+use crate::sim::harness::sim_operation::SimOperation;
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::store::op::Key;
 use rendezvous_core::wire::native::{

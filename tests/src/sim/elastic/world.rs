@@ -1,19 +1,20 @@
 //! It plays one seed of nodes, from the first process to an empty server.
 
 use super::super::client::{Client, Health};
-use super::super::history::CheckError;
 use super::super::host::{ClientConduct, Host};
-use super::super::network::{Loss, Network, NetworkModel, Notice, Side};
-use super::super::oracle;
 use super::super::script::{KeySpace, Script, Storm, StormOptions};
-use super::super::sim_rng::SimRng;
-use super::super::world::{SimContext, WorldEvent, behaviour, random_network_model, server_limits};
-use super::super::{AgentCounts, Failure, Options, Report};
+use super::super::world::{
+    Happening, SimContext, WorldEvent, behaviour, random_network_model, server_limits,
+};
+use super::super::{Failure, Kind, Options, Report};
 use super::late_writer::LateWriter;
 use super::mishap::{Mishap, NextName, plan};
 use super::node::{GRACE_MAX, Node, PAUSE_MAX, SILENCE_MAX};
 use super::referee::{Referee, Status};
 use super::{Cue, Rules};
+use crate::sim::harness::history::CheckError;
+use crate::sim::harness::network::{Loss, Network, NetworkModel, Notice, Side};
+use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::rendezvous::participant::Part;
 use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::{LastCall, RankOrder, Terms};
@@ -60,7 +61,6 @@ pub(in crate::sim) struct World {
     dead_sessions: Vec<DeadSession>,
     phase: Phase,
     storm_ends: Instant,
-    events: u64,
 }
 
 /// Longest last call.
@@ -84,8 +84,6 @@ pub(super) const HEALING_MAX: Duration = SILENCE_MAX
 const NOTICE_MAX: Duration = Duration::from_secs(1);
 /// Time for which a run must have been stable.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// More events than any run needs.
-const EVENTS_MAX: u64 = 500_000;
 
 impl World {
     pub(in crate::sim) fn new(seed: u64, options: &Options) -> Self {
@@ -164,62 +162,31 @@ impl World {
             dead_sessions: Vec::new(),
             phase: Phase::Storm,
             storm_ends,
-            events: 0,
             context,
         }
     }
 
     /// Runs the world to its end.
     pub(in crate::sim) fn play(mut self, seed: u64) -> Result<Report, Failure> {
-        let played = self
-            .run()
-            .and_then(|()| self.referee.check_at_end())
-            .and_then(|()| oracle::check_history(self.context.history.records()));
-        let SimContext { now, history, trace, sabotage, .. } = self.context;
-        match played {
-            Ok(outcome) => Ok(Report {
-                trace_hash: trace.hash(),
-                trace_lines: trace.lines(),
-                events: self.events,
-                operations: history.records().len(),
-                answered: history.records().iter().filter(|record| record.is_answered()).count(),
-                clients: self.nodes.len() + self.clients.len() + self.late_writers.len(),
-                undecided: outcome.undecided,
-                virtual_time: now.since(Instant::ORIGIN),
-                rounds: self.referee.rounds,
-                resumed: self.rules.resumed,
-                changes: self.referee.changes,
-                released: self.referee.released,
-                stale: self.referee.stale
-                    + self.late_writers.iter().map(|late_writer| late_writer.disconnects).sum::<u64>(),
-                agent_counts: AgentCounts::default(),
-            }),
-            Err(CheckError(what)) => Err(Failure {
-                seed,
-                world: super::super::Kind::Elastic,
-                sabotage,
-                what,
-                now,
-                trace: trace.into_last(),
-            }),
-        }
+        let played = self.run().and_then(|()| self.referee.check_at_end());
+        let late_writes = self.late_writers.iter().map(|late_writer| late_writer.disconnects).sum::<u64>();
+        let counts = vec![
+            ("rounds", self.referee.rounds),
+            ("sessions that were resumed", self.rules.resumed),
+            ("changes that watches delivered", self.referee.changes),
+            ("arrivals that were released", self.referee.released),
+            ("writes that came too late", self.referee.stale + late_writes),
+        ];
+        let clients = self.nodes.len() + self.clients.len() + self.late_writers.len();
+        self.context.finish((seed, Kind::Elastic), clients, played.map(|()| counts))
     }
 
     fn run(&mut self) -> Result<(), CheckError> {
-        loop {
-            let (network, event_queue) = (self.context.network.next_at(), self.context.event_queue.next_at());
-            let Some(now) = [network, event_queue].into_iter().flatten().min() else { break };
-            self.context.now = now;
-            self.events += 1;
-            if self.events > EVENTS_MAX {
-                return Err(CheckError("there is no end".to_owned()));
-            }
-            if network == Some(now) {
-                if let Some((_, Some(notice))) = self.context.network.step() {
-                    self.deliver(notice)?;
-                }
-            } else if let Some((_, world_event)) = self.context.event_queue.pop() {
-                self.handle_event(world_event)?;
+        while let Some(happening) = self.context.next()? {
+            match happening {
+                Happening::Nothing => {}
+                Happening::Notice(notice) => self.deliver(notice)?,
+                Happening::Event(world_event) => self.handle_event(world_event)?,
             }
             self.check()?;
             self.change_phase()?;

@@ -31,26 +31,26 @@ impl<E> Ord for Entry<E> {
 }
 
 /// Queue of future events.
-pub(super) struct EventQueue<E> {
+pub(in crate::sim) struct EventQueue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
     entered: u64,
 }
 
 impl<E> EventQueue<E> {
-    pub(super) fn new() -> Self {
+    pub(in crate::sim) fn new() -> Self {
         Self { heap: BinaryHeap::new(), entered: 0 }
     }
 
-    pub(super) fn schedule(&mut self, at: Instant, event: E) {
+    pub(in crate::sim) fn schedule(&mut self, at: Instant, event: E) {
         self.entered += 1;
         self.heap.push(Reverse(Entry { at, number: self.entered, event }));
     }
 
-    pub(super) fn next_at(&self) -> Option<Instant> {
+    pub(in crate::sim) fn next_at(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse(entry)| entry.at)
     }
 
-    pub(super) fn pop(&mut self) -> Option<(Instant, E)> {
+    pub(in crate::sim) fn pop(&mut self) -> Option<(Instant, E)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 }

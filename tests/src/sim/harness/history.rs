@@ -4,27 +4,27 @@ use super::sim_operation::{End, SimOperation};
 
 /// Id of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct OperationId(usize);
+pub(in crate::sim) struct OperationId(usize);
 
 /// One operation. Times are numbers that grow through the whole run.
 #[derive(Debug)]
-pub(super) struct Record {
-    pub(super) actor: usize,
-    pub(super) sim_operation: SimOperation,
-    pub(super) began: u64,
-    pub(super) ended: Option<(u64, End)>,
+pub(in crate::sim) struct Record {
+    pub(in crate::sim) actor: usize,
+    pub(in crate::sim) sim_operation: SimOperation,
+    pub(in crate::sim) began: u64,
+    pub(in crate::sim) ended: Option<(u64, End)>,
     /// Number of the server process that answered, or that the request may have reached.
-    pub(super) epoch: Option<u32>,
+    pub(in crate::sim) epoch: Option<u32>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(in crate::sim) struct History {
     records: Vec<Record>,
     moments: u64,
 }
 
 impl History {
-    pub(super) fn begin(&mut self, actor: usize, sim_operation: SimOperation) -> OperationId {
+    pub(in crate::sim) fn begin(&mut self, actor: usize, sim_operation: SimOperation) -> OperationId {
         self.moments += 1;
         self.records.push(Record { actor, sim_operation, began: self.moments, ended: None, epoch: None });
         OperationId(self.records.len() - 1)
@@ -32,7 +32,12 @@ impl History {
 
     /// # Errors
     /// It had ended before.
-    pub(super) fn end(&mut self, id: OperationId, end: End, epoch: Option<u32>) -> Result<(), CheckError> {
+    pub(in crate::sim) fn end(
+        &mut self,
+        id: OperationId,
+        end: End,
+        epoch: Option<u32>,
+    ) -> Result<(), CheckError> {
         self.moments += 1;
         let record = &mut self.records[id.0];
         record.epoch = epoch;
@@ -42,11 +47,11 @@ impl History {
         }
     }
 
-    pub(super) fn records(&self) -> &[Record] {
+    pub(in crate::sim) fn records(&self) -> &[Record] {
         &self.records
     }
 
-    pub(super) fn get(&self, id: OperationId) -> &Record {
+    pub(in crate::sim) fn get(&self, id: OperationId) -> &Record {
         &self.records[id.0]
     }
 }
@@ -59,4 +64,4 @@ impl core::fmt::Display for OperationId {
 
 /// Violation of a rule, with its description.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CheckError(pub(super) String);
+pub(in crate::sim) struct CheckError(pub(in crate::sim) String);

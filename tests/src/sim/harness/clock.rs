@@ -1,6 +1,6 @@
 //! Clocks of hosts: none shows the world's time, and most run faster or slower.
 
-use super::super::sim_rng::SimRng;
+use super::sim_rng::SimRng;
 use rendezvous_core::time::{Duration, Instant};
 
 /// Clock of a host, with an offset and a drift.

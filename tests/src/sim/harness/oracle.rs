@@ -15,15 +15,15 @@ use std::collections::BTreeMap;
 
 /// Result for a correct history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(in crate::sim) struct Outcome {
     /// Number of histories of one key that were too long to decide.
-    pub(super) undecided: usize,
+    pub(in crate::sim) undecided: usize,
 }
 
 /// Store of an operation, by the server's process, and the name of the object.
 type ObjectKey<'a> = (u32, &'a str);
 
-pub(super) fn check_history(records: &[Record]) -> Result<Outcome, CheckError> {
+pub(in crate::sim) fn check_history(records: &[Record]) -> Result<Outcome, CheckError> {
     let mut objects: BTreeMap<ObjectKey<'_>, Vec<Operation>> = BTreeMap::new();
     let mut counters: BTreeMap<ObjectKey<'_>, Vec<Addition>> = BTreeMap::new();
     let mut barriers: BTreeMap<ObjectKey<'_>, Vec<&Record>> = BTreeMap::new();
@@ -80,7 +80,7 @@ pub(super) fn check_history(records: &[Record]) -> Result<Outcome, CheckError> {
 }
 
 impl Record {
-    pub(super) const fn is_answered(&self) -> bool {
+    pub(in crate::sim) const fn is_answered(&self) -> bool {
         matches!(self.ended, Some((_, End::Responded(_))))
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 /// Operation on an object, and its answer. A value is a list of pieces, each with a unique number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(in crate::sim) enum Action {
     Write(Vec<u32>),
     Append(u32),
     /// `reported` is the answer, if there was one.
@@ -30,17 +30,17 @@ pub(super) enum Action {
 
 /// One operation. Without an end, it took effect at any time after its beginning, or never.
 #[derive(Clone, Debug)]
-pub(super) struct Operation {
-    pub(super) action: Action,
-    pub(super) began: u64,
-    pub(super) ended: Option<u64>,
+pub(in crate::sim) struct Operation {
+    pub(in crate::sim) action: Action,
+    pub(in crate::sim) began: u64,
+    pub(in crate::sim) ended: Option<u64>,
 }
 
 /// State of a value or a queue: its pieces in order.
 type State = Option<Vec<u32>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SearchResult {
+pub(in crate::sim) enum SearchResult {
     Linearizable,
     /// There is no such order.
     NotLinearizable,
@@ -52,7 +52,7 @@ pub(super) enum SearchResult {
 const STEPS_MAX: usize = 50_000;
 
 /// Searches for an order, beginning with an object without a value. The operations are sorted by their beginnings.
-pub(super) fn search(operations: &[Operation]) -> SearchResult {
+pub(in crate::sim) fn search(operations: &[Operation]) -> SearchResult {
     if operations.len() > u128::BITS as usize {
         return SearchResult::Undecided;
     }

@@ -17,7 +17,7 @@ pub enum Verbosity {
     Loud,
 }
 
-pub(super) struct Trace {
+pub(in crate::sim) struct Trace {
     verbosity: Verbosity,
     hash: u64,
     lines: u64,
@@ -25,11 +25,11 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    pub(super) fn new(verbosity: Verbosity) -> Self {
+    pub(in crate::sim) fn new(verbosity: Verbosity) -> Self {
         Self { verbosity, hash: FNV_OFFSET, lines: 0, last: VecDeque::new() }
     }
 
-    pub(super) fn note(&mut self, now: Instant, what: fmt::Arguments<'_>) {
+    pub(in crate::sim) fn note(&mut self, now: Instant, what: fmt::Arguments<'_>) {
         let mut line =
             if self.last.len() == LINES_KEPT { self.last.pop_front() } else { None }.unwrap_or_default();
         line.clear();
@@ -46,15 +46,15 @@ impl Trace {
         self.last.push_back(line);
     }
 
-    pub(super) const fn hash(&self) -> u64 {
+    pub(in crate::sim) const fn hash(&self) -> u64 {
         self.hash
     }
 
-    pub(super) const fn lines(&self) -> u64 {
+    pub(in crate::sim) const fn lines(&self) -> u64 {
         self.lines
     }
 
-    pub(super) fn into_last(self) -> Vec<String> {
+    pub(in crate::sim) fn into_last(self) -> Vec<String> {
         self.last.into()
     }
 }

@@ -1,11 +1,27 @@
-//! Many workers that join, leave, die, rejoin and freeze, over one store, with members of PyTorch among them, in one
-//! thread and virtual time. A failure prints its seed.
+//! World of members of RPC groups: many workers join, leave, die, rejoin and freeze over one store, with members of
+//! PyTorch among them.
 
-use super::*;
-use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::format;
+use super::harness::history::CheckError;
+use super::harness::key_store::{Executed, KeyStore};
+use super::harness::sim_rng::SimRng;
+use super::harness::timeline::{Timeline, checked};
+use super::{Counts, Failure, Kind as WorldKind, Options, Report};
+use rendezvous_core::time::{Duration, Instant};
+use rendezvous_rpc::device::DeviceKind;
+use rendezvous_rpc::device_map::NodeDevices;
+use rendezvous_rpc::exchange::encode_card;
+use rendezvous_rpc::membership::change::{Change, WorkerLocation};
+use rendezvous_rpc::membership::changing::{
+    ChangingGroup, ChangingOptions, Input, MemberPresence, NoAnswer, Output, Phase,
+};
+use rendezvous_rpc::membership::error::MembershipError;
+use rendezvous_rpc::membership::keys::{self, Aim};
+use rendezvous_rpc::membership::token::{TokenState, TokenTimes};
+use rendezvous_rpc::membership::{Liveness, Member, Reply, StoreStep};
+use rendezvous_rpc::name::WorkerInfo;
+use std::collections::BTreeSet;
 
-const SEEDS: u64 = 100;
+const NOW: Instant = Instant::from_millis(1000);
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "e-1", "f", "g:2"];
 const AUDITOR: &str = "z";
 /// Two names are those of PyTorch's members.
@@ -71,12 +87,8 @@ struct Node {
 }
 
 struct World {
-    rng: Rng,
-    now: Instant,
-    events: BTreeMap<(Instant, u64), Event>,
-    order: u64,
-    store: BTreeMap<Box<str>, Box<[u8]>>,
-    waits: Vec<(usize, Box<str>)>,
+    sim: Timeline<Event>,
+    store: KeyStore,
     nodes: Vec<Node>,
     joins: u64,
     seizures: u64,
@@ -91,18 +103,18 @@ fn id(name: &str) -> u16 {
     u16::try_from(location).expect("few")
 }
 
+fn member(name: &str, id: u16, address: &str) -> Member {
+    let worker = WorkerInfo { name: name.parse().expect("a name"), id };
+    Member { worker, address: address.into(), devices: NodeDevices::default() }
+}
+
 impl World {
     fn after(&mut self, millis: u64, event: Event) {
-        self.order += 1;
-        self.events.insert((self.now + Duration::from_millis(millis), self.order), event);
-    }
-
-    fn latency(&mut self) -> u64 {
-        1 + self.rng.below(15)
+        self.sim.after(Duration::from_millis(millis), event);
     }
 
     fn send(&mut self, event: Event) {
-        let millis = self.latency();
+        let millis = self.sim.sim_rng.between(1, 15);
         self.after(millis, event);
     }
 
@@ -115,9 +127,9 @@ impl World {
             timeout: Duration::from_secs(200),
             times: TokenTimes::default(),
             liveness: Liveness::Unknown,
-            nonce: self.rng.next_u64(),
+            nonce: self.sim.sim_rng.seed(),
         };
-        let kind = Kind::Ours(Box::new(ChangingGroup::new(self.now, options)));
+        let kind = Kind::Ours(Box::new(ChangingGroup::new(self.sim.now, options)));
         self.add(name, address, kind);
         self.drain(location);
     }
@@ -131,7 +143,7 @@ impl World {
             frozen_until: Instant::ORIGIN,
             was_frozen: false,
             is_twin: false,
-            began: self.now,
+            began: self.sim.now,
             tries: 0,
             failure: None,
         });
@@ -151,7 +163,7 @@ impl World {
                 Some(Output::Joined) => {
                     self.joins += 1;
                     let tries = core::mem::take(&mut self.nodes[location].tries);
-                    let spent = self.now.since(self.nodes[location].began).as_secs();
+                    let spent = self.sim.now.since(self.nodes[location].began).as_secs();
                     assert!(
                         tries <= 25 + 4 * spent,
                         "{} spins: {tries} tries in {spent} s",
@@ -167,8 +179,7 @@ impl World {
                 }
                 None => {
                     if let Some(at) = timeout {
-                        self.order += 1;
-                        self.events.insert((at.max(self.now), self.order), Event::Tick(location));
+                        self.sim.at(at, Event::Tick(location));
                     }
                     return;
                 }
@@ -177,68 +188,28 @@ impl World {
     }
 
     fn input(&mut self, location: usize, input: Input) {
-        let now = self.now;
+        let now = self.sim.now;
         let Kind::Ours(group) = &mut self.nodes[location].kind else { return };
-        let seizes = group.token.state() == TokenState::Waking;
+        let seizes = group.token().state() == TokenState::Waking;
         group.handle(now, input);
         let Kind::Ours(group) = &self.nodes[location].kind else { return };
-        self.seizures += u64::from(!seizes && group.token.state() == TokenState::Waking);
+        self.seizures += u64::from(!seizes && group.token().state() == TokenState::Waking);
         self.drain(location);
     }
 
-    fn set(&mut self, key: &str, value: &[u8]) {
-        self.store.insert(key.into(), value.into());
-        let (woken, waits) = core::mem::take(&mut self.waits).into_iter().partition(|(_, of)| **of == *key);
-        self.waits = waits;
-        let woken: Vec<(usize, Box<str>)> = woken;
-        for (location, _) in woken {
-            self.send(Event::Reply(location, Reply::Released));
-        }
-    }
-
-    fn read(&self, key: &str) -> Box<[u8]> {
-        self.store.get(key).cloned().unwrap_or_default()
-    }
-
     fn apply(&mut self, location: usize, step: StoreStep) {
-        let reply = match step {
-            StoreStep::CompareSet { key, expected, desired } => {
-                self.nodes[location].tries += u64::from(&*key == keys::TOKEN && expected.is_empty());
-                // As PyTorch's server: for an absent key it returns the expected value.
-                let known = self.store.get(&key).cloned();
-                if known.as_deref().unwrap_or_default() == expected.as_bytes() {
-                    self.set(&key, desired.as_bytes());
-                    Reply::Value(desired.as_bytes().into())
-                } else {
-                    Reply::Value(known.unwrap_or_else(|| expected.as_bytes().into()))
+        if let StoreStep::CompareSet { key, expected, .. } = &step {
+            self.nodes[location].tries += u64::from(&**key == keys::TOKEN && expected.is_empty());
+        }
+        match self.store.execute(location, step) {
+            Executed::Waits(key, until) => self.sim.at(until, Event::WaitEnds(location, key)),
+            Executed::Replied(reply) => {
+                for waiting in self.store.take_released() {
+                    self.send(Event::Reply(waiting, Reply::Released));
                 }
+                self.send(Event::Reply(location, reply));
             }
-            StoreStep::Set { key, value } | StoreStep::SetForSession { key, value } => {
-                self.set(&key, &value);
-                Reply::Done
-            }
-            StoreStep::Get { key } => Reply::Value(self.read(&key)),
-            StoreStep::Peek { keys } => Reply::Values(keys.iter().map(|key| self.read(key)).collect()),
-            StoreStep::Delete { keys } => {
-                keys.iter().for_each(|key| drop(self.store.remove(key)));
-                Reply::Done
-            }
-            StoreStep::Forget { key, expected } => {
-                if *self.read(&key) == *expected.as_bytes() {
-                    self.store.remove(&key);
-                }
-                Reply::Done
-            }
-            StoreStep::Add { .. } => unreachable!("a dynamic group counts nothing"),
-            StoreStep::Wait { key, .. } if self.store.contains_key(&key) => Reply::Released,
-            StoreStep::Wait { key, until } => {
-                self.waits.push((location, key.clone()));
-                self.order += 1;
-                self.events.insert((until.max(self.now), self.order), Event::WaitEnds(location, key));
-                return;
-            }
-        };
-        self.send(Event::Reply(location, reply));
+        }
     }
 
     /// An output reaches the process at an address, if there is one that serves.
@@ -246,10 +217,9 @@ impl World {
         let (Output::CheckAlive(to, _) | Output::Ask(to) | Output::Notify(to, _)) = &output else { return };
         let (to, name) = (to.clone(), to.worker.name.clone());
         let target = self.nodes.iter().position(|node| node.address == to.address && node.is_alive);
-        if let Some(at) = target.filter(|&at| self.nodes[at].frozen_until > self.now) {
+        if let Some(at) = target.filter(|&at| self.nodes[at].frozen_until > self.sim.now) {
             let thaws = self.nodes[at].frozen_until;
-            self.order += 1;
-            self.events.insert((thaws, self.order), Event::Arrives(from, output));
+            self.sim.at(thaws, Event::Arrives(from, output));
             return;
         }
         let back = match (target, output) {
@@ -265,7 +235,7 @@ impl World {
                 Input::Suspected(name, member_presence)
             }
             (Some(_), Output::Ask(_)) => {
-                let card = crate::exchange::encode_card(&to.worker, &NodeDevices::default());
+                let card = encode_card(&to.worker, &NodeDevices::default());
                 Input::MemberAnswered(name, Ok(card.into()))
             }
             (Some(at), Output::Notify(_, change)) => {
@@ -300,7 +270,7 @@ impl World {
                 listed.extend((aim == Aim::Join).then_some(me));
                 if aim == Aim::Join {
                     let address = self.nodes[location].address.clone();
-                    self.set(&keys::address_of(name), address.as_bytes());
+                    self.store.set(&keys::address_of(name), address.as_bytes());
                 }
                 self.nodes[location].kind = Kind::Torch(Torch::Writing(aim));
                 let value = keys::roster_text(&listed).as_bytes().into();
@@ -332,8 +302,8 @@ impl World {
                 let next = if aim == Aim::Join { Torch::Member } else { Torch::Dead };
                 self.nodes[location].kind = Kind::Torch(next);
                 self.nodes[location].is_alive = next == Torch::Member;
-                if next == Torch::Member && self.now < MISHAPS_UNTIL {
-                    let stays = 1000 + self.rng.below(20_000);
+                if next == Torch::Member && self.sim.now < MISHAPS_UNTIL {
+                    let stays = 1000 + self.below(20_000);
                     self.after(stays, Event::Leave(location));
                 }
                 return;
@@ -362,9 +332,8 @@ impl World {
             if !self.nodes[at].is_alive {
                 return;
             }
-            if thaws > self.now {
-                self.order += 1;
-                self.events.insert((thaws, self.order), event);
+            if thaws > self.sim.now {
+                self.sim.at(thaws, event);
                 return;
             }
         }
@@ -375,8 +344,7 @@ impl World {
                 Kind::Torch(_) => self.torch(location, &reply),
             },
             Event::WaitEnds(location, key) => {
-                if let Some(at) = self.waits.iter().position(|(of, known)| *of == location && *known == key) {
-                    self.waits.remove(at);
+                if self.store.end_wait(location, &key) {
                     self.send(Event::Reply(location, Reply::TimedOut));
                 }
             }
@@ -392,7 +360,7 @@ impl World {
             Event::Kill(location) => {
                 self.deaths += u64::from(self.nodes[location].is_alive);
                 self.nodes[location].is_alive = false;
-                let again = 200 + self.rng.below(8000);
+                let again = 200 + self.below(8000);
                 self.after(again, Event::Spawn(self.nodes[location].name));
             }
             Event::Twin(name) => {
@@ -406,7 +374,7 @@ impl World {
             }
             Event::Leave(location) => match self.nodes[location].kind {
                 Kind::Ours(_) => {
-                    (self.nodes[location].tries, self.nodes[location].began) = (0, self.now);
+                    (self.nodes[location].tries, self.nodes[location].began) = (0, self.sim.now);
                     self.input(location, Input::Leave);
                 }
                 Kind::Torch(Torch::Member) => self.torch_tries(location, Aim::Leave),
@@ -428,7 +396,7 @@ impl World {
     fn kill_twins(&mut self) {
         for node in self.nodes.iter_mut().filter(|node| node.is_twin && node.is_alive) {
             if let Kind::Ours(group) = &node.kind
-                && group.token.is_held()
+                && group.token().is_held()
                 && group.phase() == Phase::Asking
             {
                 node.is_alive = false;
@@ -443,7 +411,7 @@ impl World {
             node.is_alive
                 && !node.was_frozen
                 && match &node.kind {
-                    Kind::Ours(group) => group.token.is_held(),
+                    Kind::Ours(group) => group.token().is_held(),
                     Kind::Torch(state) => matches!(state, Torch::Reading(_) | Torch::Writing(_)),
                 }
         };
@@ -465,51 +433,121 @@ impl World {
                 self.nodes[location].is_alive && matches!(self.nodes[location].kind, Kind::Ours(_))
             })
             .collect();
-        let Ok(bound) = u64::try_from(places.len()) else { return };
-        let Some(&location) = places.get(usize::try_from(self.rng.below(bound)).expect("few")) else {
+        if places.is_empty() {
             return;
-        };
+        }
+        let location = self.sim.sim_rng.pick(&places);
         let is_busy = match &self.nodes[location].kind {
             Kind::Ours(group) => !matches!(group.phase(), Phase::Member | Phase::Over),
             Kind::Torch(_) => false,
         };
-        match self.rng.below(4) {
-            1 if !is_busy && self.rng.below(4) == 0 => self.step(Event::Twin(self.nodes[location].name)),
+        match self.below(4) {
+            1 if !is_busy && self.below(4) == 0 => self.step(Event::Twin(self.nodes[location].name)),
             // Most die while they are joining or leaving.
-            0 | 1 if is_busy || self.rng.below(3) == 0 => self.step(Event::Kill(location)),
+            0 | 1 if is_busy || self.below(3) == 0 => self.step(Event::Kill(location)),
             2 if self.freezes => {
-                let thaws = self.now + Duration::from_millis(1000 + self.rng.below(14_000));
+                let thaws = self.sim.now + Duration::from_millis(1000 + self.below(14_000));
                 self.step(Event::Freeze(location, thaws));
             }
             _ if !is_busy => {
                 self.step(Event::Leave(location));
-                let again = 500 + self.rng.below(9000);
+                let again = 500 + self.below(9000);
                 self.after(again, Event::Spawn(self.nodes[location].name));
             }
             _ => {}
         }
     }
 
-    fn run(&mut self, until: Instant) {
-        while let Some((&(at, order), _)) = self.events.first_key_value().filter(|((at, _), _)| *at <= until)
-        {
-            let event = self.events.remove(&(at, order)).expect("it is there");
-            self.now = at;
+    fn run(&mut self, until: Instant) -> Result<(), CheckError> {
+        while let Some(event) = self.sim.next(until)? {
+            self.sim.note(format_args!("{event:?}"));
             self.step(event);
         }
-        self.now = until;
+        self.sim.now = until;
+        Ok(())
+    }
+
+    /// Simulates one life of a group.
+    fn live(&mut self, torch_is_there: bool) -> Result<(), CheckError> {
+        for name in NAMES {
+            let at = self.below(3000);
+            self.after(at, Event::Spawn(name));
+            for _ in 0..4 {
+                let at = self.below(80_000);
+                self.after(at, Event::Spawn(name));
+            }
+        }
+        for name in TORCH.into_iter().filter(|_| torch_is_there) {
+            for _ in 0..5 {
+                let at = self.below(80_000);
+                self.after(at, Event::TorchJoins(name));
+            }
+        }
+        while self.sim.now < MISHAPS_UNTIL {
+            let next = self.sim.now + Duration::from_millis(20 + self.below(700));
+            self.run(next)?;
+            self.mishap();
+        }
+        // The others must also remove what a process with the name of a live one left when it died.
+        let is_member = |node: &&Node| {
+            node.is_alive && matches!(&node.kind, Kind::Ours(group) if group.phase() == Phase::Member)
+        };
+        if let Some(name) = self.nodes.iter().find(is_member).map(|node| node.name) {
+            self.step(Event::Twin(name));
+        }
+        // A worker that is joining arrives, or is found dead by the next one.
+        let settled = MISHAPS_UNTIL + Duration::from_secs(200);
+        self.run(settled)?;
+        self.spawn(AUDITOR);
+        self.run(settled + Duration::from_secs(60))?;
+        self.check_end();
+        Ok(())
+    }
+
+    fn check_end(&self) {
+        let listed = keys::parse_roster(&self.store.get(keys::ALL_WORKERS)).expect("a list");
+        let listed: BTreeSet<String> = listed.iter().map(|worker| worker.name.to_string()).collect();
+        let is_member = |node: &&Node| {
+            node.is_alive
+                && match &node.kind {
+                    Kind::Ours(group) => {
+                        assert_eq!(group.phase(), Phase::Member, "{} is on its way still", node.name);
+                        true
+                    }
+                    Kind::Torch(state) => {
+                        assert!(
+                            matches!(state, Torch::Member),
+                            "{} is on its way still: {state:?}",
+                            node.name
+                        );
+                        true
+                    }
+                }
+        };
+        let living: BTreeSet<String> =
+            self.nodes.iter().filter(is_member).map(|node| node.name.to_string()).collect();
+        assert_eq!(listed, living, "who is listed lives, and who lives is listed");
+        assert_eq!(&*self.store.get(keys::TOKEN), b"", "the token is free");
+        for node in self.nodes.iter().filter(|node| node.is_alive) {
+            if let Kind::Ours(group) = &node.kind {
+                let known: BTreeSet<String> =
+                    group.members().iter().map(|member| member.worker.name.to_string()).collect();
+                assert_eq!(known, living, "what {} knows", node.name);
+            }
+        }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.sim.sim_rng.between(0, bound - 1)
     }
 }
 
-/// Simulates one life of a group; returns counts of what happened.
-fn live(seed: u64, torch_is_there: bool, freezes: bool) -> [u64; 4] {
+/// Runs one seed: with members of PyTorch, with freezes, or with neither.
+pub(super) fn play(seed: u64, options: &Options) -> Result<Report, Failure> {
+    let (torch_is_there, freezes) = [(false, false), (true, false), (false, true)][(seed % 3) as usize];
     let mut world = World {
-        rng: Rng::new(seed),
-        now: NOW,
-        events: BTreeMap::new(),
-        order: 0,
-        store: BTreeMap::new(),
-        waits: Vec::new(),
+        sim: Timeline::new(NOW, SimRng::new(seed, 0), options),
+        store: KeyStore::default(),
         nodes: Vec::new(),
         joins: 0,
         seizures: 0,
@@ -517,79 +555,9 @@ fn live(seed: u64, torch_is_there: bool, freezes: bool) -> [u64; 4] {
         deaths: 0,
         twins_deaths: 0,
     };
-    for name in NAMES {
-        let at = world.rng.below(3000);
-        world.after(at, Event::Spawn(name));
-        for _ in 0..4 {
-            let at = world.rng.below(80_000);
-            world.after(at, Event::Spawn(name));
-        }
-    }
-    for name in TORCH.into_iter().filter(|_| torch_is_there) {
-        for _ in 0..5 {
-            let at = world.rng.below(80_000);
-            world.after(at, Event::TorchJoins(name));
-        }
-    }
-    while world.now < MISHAPS_UNTIL {
-        let next = world.now + Duration::from_millis(20 + world.rng.below(700));
-        world.run(next);
-        world.mishap();
-    }
-    // The others must also remove what a process with the name of a live one left when it died.
-    let is_member = |node: &&Node| {
-        node.is_alive && matches!(&node.kind, Kind::Ours(group) if group.phase() == Phase::Member)
-    };
-    if let Some(name) = world.nodes.iter().find(is_member).map(|node| node.name) {
-        world.step(Event::Twin(name));
-    }
-    // A worker that is joining arrives, or is found dead by the next one.
-    let settled = MISHAPS_UNTIL + Duration::from_secs(200);
-    world.run(settled);
-    world.spawn(AUDITOR);
-    world.run(settled + Duration::from_secs(60));
-
-    let listed = keys::parse_roster(&world.read(keys::ALL_WORKERS)).expect("a list");
-    let listed: BTreeSet<String> = listed.iter().map(|worker| worker.name.to_string()).collect();
-    let is_member = |node: &&Node| {
-        node.is_alive
-            && match &node.kind {
-                Kind::Ours(group) => {
-                    assert_eq!(group.phase(), Phase::Member, "{} is on its way still", node.name);
-                    true
-                }
-                Kind::Torch(state) => {
-                    assert!(matches!(state, Torch::Member), "{} is on its way still: {state:?}", node.name);
-                    true
-                }
-            }
-    };
-    let living: BTreeSet<String> =
-        world.nodes.iter().filter(is_member).map(|node| node.name.to_string()).collect();
-    assert_eq!(listed, living, "who is listed lives, and who lives is listed");
-    assert_eq!(&*world.read(keys::TOKEN), b"", "the token is free");
-    for node in world.nodes.iter().filter(|node| node.is_alive) {
-        if let Kind::Ours(group) = &node.kind {
-            let known: BTreeSet<String> =
-                group.members().iter().map(|member| member.worker.name.to_string()).collect();
-            assert_eq!(known, living, "what {} knows", node.name);
-        }
-    }
-    [world.joins, world.deaths, world.seizures, world.twins_deaths]
-}
-
-#[test]
-fn workers_come_go_die_and_freeze_and_the_group_goes_on() {
-    let mut reported = [0; 4];
-    for seed in 0..SEEDS {
-        for (torch_is_there, freezes) in [(false, false), (true, false), (false, true)] {
-            let _culprit = Culprit(seed, torch_is_there, freezes);
-            let more = live(seed, torch_is_there, freezes);
-            reported.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-        }
-    }
-    // What never happened was not tested.
-    let [joins, deaths, seizures, twins_deaths] = reported;
-    assert!(joins > 20 * SEEDS && deaths > 10 * SEEDS && seizures > SEEDS, "{reported:?}");
-    assert!(twins_deaths > SEEDS, "{reported:?}");
+    let played = checked(|| world.live(torch_is_there));
+    let World { sim, joins, deaths, seizures, twins_deaths, .. } = world;
+    let counts: Counts =
+        vec![("joins", joins), ("deaths", deaths), ("seizures", seizures), ("deaths of twins", twins_deaths)];
+    sim.finish(seed, WorldKind::Membership, played.map(|()| counts))
 }

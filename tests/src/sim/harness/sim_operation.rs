@@ -11,7 +11,7 @@ const SCOPE: &[u8] = b"/";
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum SimOperation {
+pub(in crate::sim) enum SimOperation {
     Set { name: String, value: Vec<u8> },
     CompareSet { name: String, expected: Vec<u8>, desired: Vec<u8> },
     Append { name: String, value: Vec<u8> },
@@ -34,7 +34,7 @@ pub(super) enum SimOperation {
 
 /// Answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(in crate::sim) enum Answer {
     /// The operation was executed, or the wait has ended, or the server is alive.
     Done,
     Number(i64),
@@ -48,7 +48,7 @@ pub(super) enum Answer {
 
 /// End of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(in crate::sim) enum End {
     Responded(Answer),
     Failed(ErrorKind, Effect),
 }
@@ -59,7 +59,11 @@ impl SimOperation {
     ///
     /// # Panics
     /// When a barrier out of keys has ended.
-    pub(super) fn with_call<R>(&self, barrier: Option<&KeyBarrier>, make: impl FnOnce(&Call<'_>) -> R) -> R {
+    pub(in crate::sim) fn with_call<R>(
+        &self,
+        barrier: Option<&KeyBarrier>,
+        make: impl FnOnce(&Call<'_>) -> R,
+    ) -> R {
         let key = |name| Key::scoped(SCOPE, str::as_bytes(name));
         let many =
             |names: &[String], timeout, of: fn(Keys<'_>) -> Request<'_>, make: &mut dyn FnMut(&Call<'_>)| {
@@ -124,7 +128,7 @@ impl SimOperation {
     }
 
     /// Returns the answer to this operation for an outcome; `None` if the outcome does not fit.
-    pub(super) fn answer(&self, outcome: Outcome, mut values: Vec<Vec<u8>>) -> Option<Answer> {
+    pub(in crate::sim) fn answer(&self, outcome: Outcome, mut values: Vec<Vec<u8>>) -> Option<Answer> {
         Some(match (self, outcome) {
             (
                 Self::Set { .. } | Self::Append { .. } | Self::MultiSet { .. } | Self::Push { .. },
@@ -232,7 +236,7 @@ impl fmt::Display for End {
 }
 
 /// The start of a value, and its length if it is long.
-pub(super) struct Text<'a>(pub(super) &'a [u8]);
+pub(in crate::sim) struct Text<'a>(pub(in crate::sim) &'a [u8]);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -244,7 +248,7 @@ impl fmt::Display for Text<'_> {
 
 /// Values that identify themselves: they contain the name of the key, a number that is unique in a run, and a filling,
 /// so that no answer can be mistaken for another. Appended pieces can be separated.
-pub(super) mod chunk {
+pub(in crate::sim) mod chunk {
     /// Returns one piece of a value of the key `name`.
     pub(crate) fn make(name: &str, number: u32, filling_bytes: usize) -> Vec<u8> {
         let mut chunk = format!("{name}={number}:{filling_bytes};").into_bytes();

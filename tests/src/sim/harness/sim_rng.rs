@@ -5,46 +5,46 @@ use rendezvous_core::time::Duration;
 
 /// Source of random choices. Each actor has its own, so that a change to one does not affect the others.
 #[derive(Clone, Debug)]
-pub(super) struct SimRng(Rng);
+pub(in crate::sim) struct SimRng(Rng);
 
 impl SimRng {
     /// Returns the source with this number of a seed.
-    pub(super) fn new(seed: u64, stream: u64) -> Self {
+    pub(in crate::sim) fn new(seed: u64, stream: u64) -> Self {
         let mut mix = Rng::new(seed ^ Rng::new(stream).next_u64());
         Self(Rng::new(mix.next_u64()))
     }
 
-    pub(super) const fn seed(&mut self) -> u64 {
+    pub(in crate::sim) const fn seed(&mut self) -> u64 {
         self.0.next_u64()
     }
 
     /// Returns a number from `low` to `high`, both included.
-    pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub(in crate::sim) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.0.below(high.saturating_sub(low).saturating_add(1))
     }
 
     /// Returns an index below `length`.
-    pub(super) fn index(&mut self, length: usize) -> usize {
+    pub(in crate::sim) fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.0.below(length as u64)).unwrap_or(0)
     }
 
     /// Returns a size from `low` to `high` with a uniform magnitude: small sizes are as likely as large ones.
-    pub(super) fn size(&mut self, low: usize, high: usize) -> usize {
+    pub(in crate::sim) fn size(&mut self, low: usize, high: usize) -> usize {
         let ceiling =
             (low.max(1) << self.index(1 + (high / low.max(1)).max(1).ilog2() as usize)).min(high) * 2;
         (low + self.index(ceiling - low + 1)).min(high)
     }
 
-    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(in crate::sim) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.index(from.len())]
     }
 
-    pub(super) const fn percent(&mut self, chance: u64) -> bool {
+    pub(in crate::sim) const fn percent(&mut self, chance: u64) -> bool {
         self.0.below(100) < chance
     }
 
     /// Returns a span from `low` to `high` with a uniform magnitude.
-    pub(super) fn span(&mut self, low: Duration, high: Duration) -> Duration {
+    pub(in crate::sim) fn span(&mut self, low: Duration, high: Duration) -> Duration {
         let mut ceiling = high;
         while ceiling / 2 > low && self.percent(50) {
             ceiling /= 2;

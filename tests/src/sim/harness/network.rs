@@ -13,7 +13,7 @@ use std::fmt;
 
 /// Id of a connection, unique in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Stream(u32);
+pub(in crate::sim) struct Stream(u32);
 
 impl fmt::Display for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,7 +22,7 @@ impl fmt::Display for Stream {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(in crate::sim) enum Side {
     Client,
     Server,
 }
@@ -38,7 +38,7 @@ impl Side {
 
 /// Target of a connection attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(in crate::sim) enum Route {
     /// The server's address.
     Server,
     /// An address without a host.
@@ -49,20 +49,20 @@ pub(super) enum Route {
 
 /// Parameters of a network.
 #[derive(Clone, Debug)]
-pub(super) struct NetworkModel {
-    pub(super) latency_min: Duration,
-    pub(super) latency_max: Duration,
-    pub(super) segment_bytes_max: usize,
-    pub(super) window_bytes: usize,
+pub(in crate::sim) struct NetworkModel {
+    pub(in crate::sim) latency_min: Duration,
+    pub(in crate::sim) latency_max: Duration,
+    pub(in crate::sim) segment_bytes_max: usize,
+    pub(in crate::sim) window_bytes: usize,
     /// Longest time until a reader looks at what arrived.
-    pub(super) reader_delay_max: Duration,
+    pub(in crate::sim) reader_delay_max: Duration,
     /// Most bytes that a reader takes at once.
-    pub(super) read_bytes_max: usize,
+    pub(in crate::sim) read_bytes_max: usize,
 }
 
 /// Notification of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
+pub(in crate::sim) enum Notice {
     /// The server has a new connection.
     Accept(Stream),
     /// The client's connection is established.
@@ -77,7 +77,7 @@ pub(super) enum Notice {
 
 /// Result of reading.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Read {
+pub(in crate::sim) enum Read {
     Bytes(Vec<u8>),
     Nothing,
     End,
@@ -86,11 +86,11 @@ pub(super) enum Read {
 
 /// The connection was reset.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Broken;
+pub(in crate::sim) struct Broken;
 
 /// What a cut does to the bytes in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Loss {
+pub(in crate::sim) enum Loss {
     /// All of them arrive before the reset.
     Nothing,
     /// Some of them arrive, up to any byte.
@@ -151,7 +151,7 @@ impl Link {
     }
 }
 
-pub(super) struct Network {
+pub(in crate::sim) struct Network {
     sim_rng: SimRng,
     network_model: NetworkModel,
     event_queue: EventQueue<Event>,
@@ -160,11 +160,11 @@ pub(super) struct Network {
     partitioned_until: Vec<[Instant; 2]>,
     slow_until: Vec<(Instant, Duration)>,
     made: u32,
-    pub(super) listening: bool,
+    pub(in crate::sim) listening: bool,
 }
 
 impl Network {
-    pub(super) fn new(sim_rng: SimRng, network_model: NetworkModel, clients: usize) -> Self {
+    pub(in crate::sim) fn new(sim_rng: SimRng, network_model: NetworkModel, clients: usize) -> Self {
         Self {
             sim_rng,
             network_model,
@@ -177,33 +177,33 @@ impl Network {
         }
     }
 
-    pub(super) fn next_at(&self) -> Option<Instant> {
+    pub(in crate::sim) fn next_at(&self) -> Option<Instant> {
         self.event_queue.next_at()
     }
 
     /// Returns the number of connections that at least one end holds open.
-    pub(super) fn open(&self) -> usize {
+    pub(in crate::sim) fn open(&self) -> usize {
         self.links.len()
     }
 
-    pub(super) fn set_epoch(&mut self, stream: Stream, epoch: u32) {
+    pub(in crate::sim) fn set_epoch(&mut self, stream: Stream, epoch: u32) {
         if let Some(link) = self.links.get_mut(&stream) {
             link.epoch = Some(epoch);
         }
     }
 
     /// Returns the number of the server process that accepted a connection.
-    pub(super) fn epoch(&self, stream: Stream) -> Option<u32> {
+    pub(in crate::sim) fn epoch(&self, stream: Stream) -> Option<u32> {
         self.links.get(&stream)?.epoch
     }
 
     /// Returns the number of connections that the clients have closed and the server has not.
-    pub(super) fn abandoned(&self) -> usize {
+    pub(in crate::sim) fn abandoned(&self) -> usize {
         self.links.values().filter(|link| link.ends[Side::Client as usize].life == Life::Closed).count()
     }
 
     /// Begins to connect. [`Notice::Connected`], [`Notice::Refused`] or nothing follows.
-    pub(super) fn connect(&mut self, now: Instant, client: usize, route: Route) -> Stream {
+    pub(in crate::sim) fn connect(&mut self, now: Instant, client: usize, route: Route) -> Stream {
         self.made += 1;
         let stream = Stream(self.made);
         let end = || End {
@@ -226,7 +226,7 @@ impl Network {
     }
 
     /// Writes as many bytes as the window allows and returns their number. After 0, [`Notice::Writable`] follows.
-    pub(super) fn write(
+    pub(in crate::sim) fn write(
         &mut self,
         now: Instant,
         stream: Stream,
@@ -254,7 +254,7 @@ impl Network {
     }
 
     /// Reads what has arrived, up to a number of bytes that the network chooses.
-    pub(super) fn read(&mut self, now: Instant, stream: Stream, side: Side) -> Read {
+    pub(in crate::sim) fn read(&mut self, now: Instant, stream: Stream, side: Side) -> Read {
         let most = self.sim_rng.size(1, self.network_model.read_bytes_max);
         let latency = self.latency();
         let Some(link) = self.links.get_mut(&stream) else { return Read::Reset };
@@ -274,7 +274,7 @@ impl Network {
     }
 
     /// Closes the sending side.
-    pub(super) fn shut(&mut self, now: Instant, stream: Stream, side: Side) {
+    pub(in crate::sim) fn shut(&mut self, now: Instant, stream: Stream, side: Side) {
         let Some(link) = self.links.get_mut(&stream) else { return };
         if link.end(side).life == Life::Open {
             link.end(side).life = Life::Shut;
@@ -283,7 +283,7 @@ impl Network {
     }
 
     /// Closes the connection. The other end finds what was sent and then the end, or a reset if bytes were unread.
-    pub(super) fn close(&mut self, now: Instant, stream: Stream, side: Side) {
+    pub(in crate::sim) fn close(&mut self, now: Instant, stream: Stream, side: Side) {
         let Some(link) = self.links.get_mut(&stream) else { return };
         let end = link.end(side);
         let was = core::mem::replace(&mut end.life, Life::Closed);
@@ -299,7 +299,7 @@ impl Network {
     }
 
     /// Ends a connection because the process at one end died.
-    pub(super) fn abort(&mut self, now: Instant, stream: Stream, side: Side) {
+    pub(in crate::sim) fn abort(&mut self, now: Instant, stream: Stream, side: Side) {
         let Some(link) = self.links.get_mut(&stream) else { return };
         link.end(side).life = Life::Closed;
         self.reset(now, stream, side.other());
@@ -307,7 +307,7 @@ impl Network {
     }
 
     /// Cuts a connection. Each end notices at a time of its own.
-    pub(super) fn cut(&mut self, now: Instant, stream: Stream, loss: Loss) {
+    pub(in crate::sim) fn cut(&mut self, now: Instant, stream: Stream, loss: Loss) {
         for side in [Side::Client, Side::Server] {
             let latency = self.latency();
             let Some(link) = self.links.get_mut(&stream) else { return };
@@ -324,14 +324,14 @@ impl Network {
     }
 
     /// Holds back one direction of a connection.
-    pub(super) fn clog(&mut self, stream: Stream, to: Side, until: Instant) {
+    pub(in crate::sim) fn clog(&mut self, stream: Stream, to: Side, until: Instant) {
         if let Some(link) = self.links.get_mut(&stream) {
             link.end(to).held_until = until;
         }
     }
 
     /// Holds back everything from and to a client, or only one direction.
-    pub(super) fn partition(&mut self, client: usize, to: Option<Side>, until: Instant) {
+    pub(in crate::sim) fn partition(&mut self, client: usize, to: Option<Side>, until: Instant) {
         for side in [Side::Client, Side::Server] {
             if to.is_none_or(|to| to == side) {
                 self.partitioned_until[client][side as usize] = until;
@@ -340,22 +340,22 @@ impl Network {
     }
 
     /// Increases a client's latency.
-    pub(super) fn slow(&mut self, client: usize, by: Duration, until: Instant) {
+    pub(in crate::sim) fn slow(&mut self, client: usize, by: Duration, until: Instant) {
         self.slow_until[client] = (until, by);
     }
 
     /// Returns the client that made a connection.
-    pub(super) fn client_of(&self, stream: Stream) -> Option<usize> {
+    pub(in crate::sim) fn client_of(&self, stream: Stream) -> Option<usize> {
         self.links.get(&stream).map(|link| link.client)
     }
 
     /// Returns all connections in the order in which they were made.
-    pub(super) fn streams(&self) -> impl Iterator<Item = Stream> {
+    pub(in crate::sim) fn streams(&self) -> impl Iterator<Item = Stream> {
         self.links.keys().copied()
     }
 
     /// Processes the next event.
-    pub(super) fn step(&mut self) -> Option<(Instant, Option<Notice>)> {
+    pub(in crate::sim) fn step(&mut self) -> Option<(Instant, Option<Notice>)> {
         let (now, event) = self.event_queue.pop()?;
         Some((now, self.handle_event(now, event)))
     }
@@ -473,7 +473,7 @@ impl Network {
     }
 
     /// Schedules another notification, because the reader has left bytes unread.
-    pub(super) fn read_on(&mut self, now: Instant, stream: Stream, side: Side) {
+    pub(in crate::sim) fn read_on(&mut self, now: Instant, stream: Stream, side: Side) {
         self.wake(now, stream, side);
     }
 
