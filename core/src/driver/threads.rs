@@ -2,6 +2,7 @@
 
 use crate::driver::clock::Clock;
 use crate::time::Duration;
+use alloc::boxed::Box;
 use std::io;
 use std::mem::MaybeUninit;
 use std::string::{String, ToString};
@@ -72,6 +73,11 @@ impl Thread {
 /// # Errors
 /// The system cannot start another thread.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+    spawn_boxed(name, Box::new(body))
+}
+
+/// [`spawn`] for every type of body: its machine code exists once.
+fn spawn_boxed(name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Thread> {
     // A thread inherits the mask of its creator, so this thread blocks all signals for a moment.
     let handle = with_signals_blocked(|| Builder::new().name(name.to_string()).spawn(body))?;
     Ok(Thread { handle, owner: std::process::id() })
