@@ -12,11 +12,14 @@ rdzv_status rdzv_fault_panic_in_rpc(const rdzv_rpc *rpc, const rdzv_rpc_call_spe
 rdzv_status rdzv_fault_panic_in_rpc_future(const rdzv_rpc_future *future, rdzv_error **error);
 void rdzv_fault_panic_in_reactor(void);
 
+// The path is that of the sources as tests/abi/Cargo.toml names them.
+#define PROVOKED "provoked in a call (tests/abi/../../ffi/src/fault_injection.rs:"
+
 static void panic_within_a_call_poisons_the_handle(void) {
   rdzv_server *server = start_server(NULL);
   const uint16_t port = rdzv_server_port(server);
   rdzv_store *store = connect_store(NULL, port);
-  const struct failure wanted = {.status = RDZV_PANIC, .message_part = "ffi/src/fault_injection.rs:"};
+  const struct failure wanted = {.status = RDZV_PANIC, .message_part = PROVOKED};
   FAILS_LIKE(wanted, rdzv_fault_panic(server, &error));
   // From now on everything that can fail does.
   rdzv_server_stats stats = {.struct_size = sizeof stats, .keys = 77};
@@ -130,7 +133,7 @@ static void panic_within_a_call_poisons_the_worker_and_gives_back_what_was_lent(
   rdzv_rpc_call_spec copied = call;
   copied.release = NULL;
   OK(rdzv_rpc_start_call(rpc, &copied, &future, &error));
-  const struct failure wanted = {.status = RDZV_PANIC, .message_part = "ffi/src/fault_injection.rs:"};
+  const struct failure wanted = {.status = RDZV_PANIC, .message_part = PROVOKED};
   FAILS_LIKE(wanted, rdzv_fault_panic_in_rpc(rpc, &call, &error));
   CHECK_NUMBER(given_back, 2);
   // From now on everything that can fail does, and gives back.

@@ -394,25 +394,6 @@ void workers_that_leave_answer_what_they_were_asked(void) {
   rdzv_rpc_future_free(future);
   rdzv_buffer_free(answer);
   CHECK(pthread_join(thread, NULL) == 0);
-
-  // Of calls of its own that it had to cut, a worker that leaves tells for whom they were.
-  rdzv_rpc_options *options = NULL;
-  OK(rdzv_rpc_options_new(NULL, NULL, 0, -1, NULL, 0, NULL, NULL, 0, &options, &error));
-  OK(rdzv_rpc_options_set_membership_timeout_ms(options, PATIENCE_MS / 10, &error));
-  rdzv_rpc *three = join(pair.store, "three", 3, -1, options, NULL);
-  rdzv_rpc_options_free(options);
-  call = call_of("one", "later", "");
-  OK(rdzv_rpc_start_call(three, &call, &future, &error));
-  await_count(&kept, &kept.calls, 2);
-  rdzv_error *cut = NULL;
-  size_t len = 0;
-  CHECK_NUMBER(rdzv_rpc_shutdown(three, RDZV_RPC_GRACEFUL, &cut), RDZV_TIMED_OUT);
-  CHECK_LENT(rdzv_error_node(cut, 0, &len), len, "one");
-  rdzv_error_free(cut);
-  FAILS(RDZV_RPC_NO_MEMBER, rdzv_rpc_future_wait(future, PATIENCE_MS, &ended, NULL, &error));
-  rdzv_rpc_future_free(future);
-  rdzv_rpc_responder_free(take_responder(&kept));
-  rdzv_rpc_free(three);
   end_pair(&pair);
 }
 

@@ -197,11 +197,56 @@ void workers_go_on_without_the_server_and_hear_of_it(void) {
   end_pair(&pair);
 }
 
+// A worker that joins or leaves in another thread, and fails.
+struct failing {
+  rdzv_store *store;
+  rdzv_rpc_options *options;
+  rdzv_rpc *rpc;
+  rdzv_status status;
+  rdzv_error *error;
+};
+
+static void *join_alone(void *argument) {
+  struct failing *worker = argument;
+  worker->status = rdzv_rpc_init_over_store(NULL, worker->store, TEXT("zero"), 0, 3, worker->options, NULL,
+                                            &worker->rpc, &worker->error);
+  return NULL;
+}
+
+static void *leave_in_vain(void *argument) {
+  struct failing *worker = argument;
+  worker->status = rdzv_rpc_shutdown(worker->rpc, RDZV_RPC_GRACEFUL, &worker->error);
+  return NULL;
+}
+
+static rdzv_rpc_options *options_with_timeout(int64_t timeout_ms) {
+  rdzv_rpc_options *options = NULL;
+  OK(rdzv_rpc_options_new(NULL, NULL, 0, -1, NULL, 0, NULL, NULL, 0, &options, &error));
+  OK(rdzv_rpc_options_set_membership_timeout_ms(options, timeout_ms, &error));
+  return options;
+}
+
 void failures_of_groups_tell_who_where_and_when(void) {
   struct kept kept = new_kept();
   struct pair pair = new_pair(&kept);
-  rdzv_rpc_workers *workers = NULL;
   size_t len = 0;
+
+  // What takes its whole time begins first: a group that does not come together, and a worker that waits for its call.
+  rdzv_server *server = start_server(NULL);
+  struct failing joining = {.store = connect_store(NULL, rdzv_server_port(server)),
+                            .options = options_with_timeout(1500)};
+  struct failing leaving = {.options = options_with_timeout(PATIENCE_MS / 10)};
+  pthread_t threads[2];
+  CHECK(pthread_create(&threads[0], NULL, join_alone, &joining) == 0);
+  leaving.rpc = join(pair.store, "three", 3, -1, leaving.options, NULL);
+  rdzv_rpc_call_spec call = call_of("one", "later", "");
+  rdzv_rpc_future *future = NULL;
+  OK(rdzv_rpc_start_call(leaving.rpc, &call, &future, &error));
+  await_count(&kept, &kept.calls, 1);
+  rdzv_rpc_responder *never = take_responder(&kept);
+  CHECK(pthread_create(&threads[1], NULL, leave_in_vain, &leaving) == 0);
+
+  rdzv_rpc_workers *workers = NULL;
   char address[100];
   const char *own = (const char *)rdzv_rpc_address(pair.two, &len);
   snprintf(address, sizeof address, "%.*s", (int)len, own);
@@ -210,7 +255,7 @@ void failures_of_groups_tell_who_where_and_when(void) {
   rdzv_rpc_workers_free(workers);
 
   // A call: whom it was for, where that is, how far it had come, and how long it took.
-  rdzv_rpc_call_spec call = call_of("two", "later", "");
+  call = call_of("two", "later", "");
   const struct failure late = {.status = RDZV_TIMED_OUT, .peer = address, .message_part = "): no answer in "};
   call.timeout_ms = PATIENCE_MS / 20;
   rdzv_error *failed = NULL;
@@ -221,8 +266,32 @@ void failures_of_groups_tell_who_where_and_when(void) {
   CHECK_LENT(rdzv_error_node(failed, 0, &len), len, "two");
   CHECK(rdzv_error_elapsed_ms(failed) >= PATIENCE_MS / 20);
   rdzv_error_free(failed);
-  await_count(&kept, &kept.calls, 1);
+  await_count(&kept, &kept.calls, 2);
   rdzv_rpc_responder_free(take_responder(&kept));
+
+  // The group that does not come together: who did not come, and how long they were waited for.
+  CHECK(pthread_join(threads[0], NULL) == 0);
+  CHECK_NUMBER(joining.status, RDZV_TIMED_OUT);
+  CHECK_NUMBER(rdzv_error_rank_count(joining.error), 2);
+  CHECK(rdzv_error_rank(joining.error, 0) == 1 && rdzv_error_rank(joining.error, 1) == 2);
+  CHECK_NUMBER(rdzv_error_elapsed_ms(joining.error), 1500);
+  CHECK(strstr(rdzv_error_message(joining.error), "1 of 3 workers joined in 1.5s; missing: 1, 2") != NULL);
+  rdzv_error_free(joining.error);
+  rdzv_rpc_options_free(joining.options);
+  rdzv_store_free(joining.store);
+  rdzv_server_free(server);
+
+  // The worker that leaves: for whom its call was that it had to cut.
+  CHECK(pthread_join(threads[1], NULL) == 0);
+  CHECK_NUMBER(leaving.status, RDZV_TIMED_OUT);
+  CHECK_LENT(rdzv_error_node(leaving.error, 0, &len), len, "one");
+  int32_t ended = 0;
+  FAILS(RDZV_RPC_NO_MEMBER, rdzv_rpc_future_wait(future, PATIENCE_MS, &ended, NULL, &error));
+  rdzv_error_free(leaving.error);
+  rdzv_rpc_future_free(future);
+  rdzv_rpc_responder_free(never);
+  rdzv_rpc_options_free(leaving.options);
+  rdzv_rpc_free(leaving.rpc);
 
   // A worker that joins: whose name it takes.
   failed = NULL;
@@ -233,21 +302,4 @@ void failures_of_groups_tell_who_where_and_when(void) {
   CHECK_LENT(rdzv_error_node(failed, 0, &len), len, "two");
   rdzv_error_free(failed);
   end_pair(&pair);
-
-  // A group that does not come together: who did not come, and how long they were waited for.
-  rdzv_server *server = start_server(NULL);
-  rdzv_store *store = connect_store(NULL, rdzv_server_port(server));
-  rdzv_rpc_options *options = NULL;
-  OK(rdzv_rpc_options_new(NULL, NULL, 0, -1, NULL, 0, NULL, NULL, 0, &options, &error));
-  OK(rdzv_rpc_options_set_membership_timeout_ms(options, 1500, &error));
-  failed = NULL;
-  CHECK_NUMBER(rdzv_rpc_init_over_store(NULL, store, TEXT("zero"), 0, 3, options, NULL, &rpc, &failed), RDZV_TIMED_OUT);
-  CHECK_NUMBER(rdzv_error_rank_count(failed), 2);
-  CHECK(rdzv_error_rank(failed, 0) == 1 && rdzv_error_rank(failed, 1) == 2);
-  CHECK_NUMBER(rdzv_error_elapsed_ms(failed), 1500);
-  CHECK(strstr(rdzv_error_message(failed), "1 of 3 workers joined in 1.5s; missing: 1, 2") != NULL);
-  rdzv_error_free(failed);
-  rdzv_rpc_options_free(options);
-  rdzv_store_free(store);
-  rdzv_server_free(server);
 }
