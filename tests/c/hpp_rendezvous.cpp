@@ -233,6 +233,12 @@ class own_handler : public rdzv::custom_handler {
   rdzv::status next_event(std::chrono::milliseconds timeout, rdzv::rendezvous_answer& answer) override {
     in_order();
     if (timeout == 0ms) return rdzv::status::ok;
+    if (timeout >= 20s) {
+      const auto until = std::chrono::steady_clock::now() + timeout;
+      is_waiting = true;
+      while (!is_cancelled && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+      return rdzv::status::ok;
+    }
     answer.set_event({rdzv::round_event_kind::peer_died, 1, 0, 2, RDZV_WHY_HEARTBEAT, "host-2"});
     return rdzv::status::ok;
   }
@@ -245,7 +251,7 @@ class own_handler : public rdzv::custom_handler {
     is_cancelled = true;
   }
 
-  static inline std::atomic<bool> is_cancelled{false};
+  static inline std::atomic<bool> is_waiting{false}, is_cancelled{false};
 
  private:
   std::string backend_;
@@ -314,9 +320,12 @@ void own_backend() {
     CHECK(event && event->kind == rdzv::round_event_kind::peer_died && event->node_rank == 2);
     CHECK(event->ends_round() && !rdzv::round_event{}.ends_round());
     CHECK(VALUE(event->describe()) == "node host-2 (rank 2 of round 1) died: heartbeats were missed");
-    own_handler::is_cancelled = false;
     handler.cancel();
-    while (!own_handler::is_cancelled) std::this_thread::yield();
+    CHECK(!own_handler::is_cancelled);  // no function was in progress
+    auto waiting = std::async(std::launch::async, [&handler] { return handler.next_event(20s); });
+    while (!own_handler::is_waiting) std::this_thread::yield();
+    handler.cancel();
+    CHECK(waiting.get().error().code() == rdzv::status::cancelled && own_handler::is_cancelled);
     in_order();
 
     auto liar = VALUE(rdzv::rendezvous_parameters::create("mine", "lie", "run", 1, 1));
