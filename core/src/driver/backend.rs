@@ -33,35 +33,34 @@ pub enum BarrierMethod {
     ByKeys,
 }
 
+/// Properties of a store that no call changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Description<'a> {
+    /// Prefix that the store puts before all keys of its users.
+    pub scope: &'a [u8],
+    /// Name of the store in error messages: `host:port`, a path, a name.
+    pub peer: &'a str,
+    /// Kind of store in the words of an error message.
+    pub kind: &'static str,
+    /// Host and port of the server, if clients connect to one.
+    pub endpoint: Option<(&'a str, u16)>,
+    /// Default timeouts of the store's calls.
+    pub timeouts: Timeouts,
+    /// Clock that [`Span`]s are read from.
+    pub clock: Clock,
+    /// How barriers are held over the store.
+    pub barrier_method: BarrierMethod,
+}
+
 /// One kind of store. Any number of threads may call it at a time.
 pub trait Backend: Send + Sync {
-    /// Returns the prefix that the store puts before all keys of its users.
-    fn scope(&self) -> &[u8];
-
-    /// Returns the name of the store in error messages: `host:port`, a path, a name.
-    fn peer(&self) -> &str;
-
-    /// Returns the kind of store in the words of an error message.
-    fn kind(&self) -> &'static str;
-
-    /// Returns host and port of the server, if clients connect to one.
-    fn endpoint(&self) -> Option<(&str, u16)> {
-        None
-    }
+    /// Describes the store.
+    fn description(&self) -> Description<'_>;
 
     /// Returns the native session that carries the store, if it is of that kind.
     fn native(&self) -> Option<&NativeClient> {
         None
     }
-
-    /// Returns the default timeouts of the store's calls.
-    fn timeouts(&self) -> Timeouts;
-
-    /// Returns the clock that [`Span`]s are read from.
-    fn clock(&self) -> Clock;
-
-    /// Returns how barriers are held over this store.
-    fn barrier_method(&self) -> BarrierMethod;
 
     /// Performs a call by its deadline, or until its token is cancelled. The caller has checked the token once.
     /// Values are passed to `take`.

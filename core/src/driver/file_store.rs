@@ -14,7 +14,7 @@
 mod catching_up;
 mod locked;
 
-use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, NOT_RELEASED, Span};
+use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, Description, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
@@ -273,28 +273,16 @@ impl Drop for FileStore {
 }
 
 impl Backend for FileStore {
-    fn scope(&self) -> &[u8] {
-        KEY_SCOPE
-    }
-
-    fn peer(&self) -> &str {
-        &self.peer
-    }
-
-    fn kind(&self) -> &'static str {
-        "a store in a file"
-    }
-
-    fn timeouts(&self) -> Timeouts {
-        self.options.timeouts
-    }
-
-    fn clock(&self) -> Clock {
-        self.clock
-    }
-
-    fn barrier_method(&self) -> BarrierMethod {
-        BarrierMethod::ByKeys
+    fn description(&self) -> Description<'_> {
+        Description {
+            scope: KEY_SCOPE,
+            peer: &self.peer,
+            kind: "a store in a file",
+            endpoint: None,
+            timeouts: self.options.timeouts,
+            clock: self.clock,
+            barrier_method: BarrierMethod::ByKeys,
+        }
     }
 
     fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {

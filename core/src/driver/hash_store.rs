@@ -4,7 +4,7 @@
 //! server does, but does not know which waiter will take it. A plain wait on the queue would use up the wake-up of a
 //! pop.
 
-use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, NOT_RELEASED, Span};
+use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, Description, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
@@ -235,6 +235,8 @@ impl HashStore {
     }
 }
 
+/// Name of the store in error messages.
+const PEER: &str = "this process";
 /// Connection of requests that do not wait.
 const NO_CONNECTION: ConnId = ConnId { index: u32::MAX, generation: 0 };
 
@@ -321,28 +323,16 @@ fn refused(error: ApplyError) -> Failure {
 }
 
 impl Backend for HashStore {
-    fn scope(&self) -> &[u8] {
-        b"/"
-    }
-
-    fn peer(&self) -> &str {
-        "this process"
-    }
-
-    fn kind(&self) -> &'static str {
-        "a store of this process alone"
-    }
-
-    fn timeouts(&self) -> Timeouts {
-        self.options.timeouts
-    }
-
-    fn clock(&self) -> Clock {
-        self.clock
-    }
-
-    fn barrier_method(&self) -> BarrierMethod {
-        BarrierMethod::Native
+    fn description(&self) -> Description<'_> {
+        Description {
+            scope: b"/",
+            peer: PEER,
+            kind: "a store of this process alone",
+            endpoint: None,
+            timeouts: self.options.timeouts,
+            clock: self.clock,
+            barrier_method: BarrierMethod::Native,
+        }
     }
 
     fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
@@ -351,7 +341,7 @@ impl Backend for HashStore {
 
     fn duplicate(&self, token: &CancelToken) -> Result<Arc<dyn Backend>, CallError> {
         if token.is_cancelled() {
-            return Err(CallError::new(Operation::Open, (None, 0), self.peer(), CANCELLED));
+            return Err(CallError::new(Operation::Open, (None, 0), PEER, CANCELLED));
         }
         Ok(Arc::new(Self { shared: Arc::clone(&self.shared), clock: self.clock, options: self.options }))
     }

@@ -1,12 +1,10 @@
 //! Store over a native session. Its keys are those that clients of the c10d protocol see.
 
-use crate::driver::backend::{Backend, BarrierMethod, Span};
+use crate::driver::backend::{Backend, BarrierMethod, Description, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
-use crate::driver::clock::Clock;
 use crate::driver::native_client::{NativeClient, NativeClientOptions};
 use crate::driver::take::Take;
-use crate::driver::timeout::Timeouts;
 use crate::store::call::{Call, Outcome};
 use alloc::sync::Arc;
 
@@ -31,37 +29,21 @@ impl NativeStore {
 }
 
 impl Backend for NativeStore {
-    fn scope(&self) -> &[u8] {
-        &self.0.options().scope
-    }
-
-    fn peer(&self) -> &str {
-        self.0.peer()
-    }
-
-    fn endpoint(&self) -> Option<(&str, u16)> {
-        Some(self.0.endpoint())
-    }
-
-    fn kind(&self) -> &'static str {
-        "a store over the native protocol"
+    fn description(&self) -> Description<'_> {
+        Description {
+            scope: &self.0.options().scope,
+            peer: self.0.peer(),
+            kind: "a store over the native protocol",
+            endpoint: Some(self.0.endpoint()),
+            timeouts: self.0.options().timeouts,
+            clock: self.0.clock(),
+            // So that native clients and c10d clients meet at the same barrier.
+            barrier_method: BarrierMethod::ByKeys,
+        }
     }
 
     fn native(&self) -> Option<&NativeClient> {
         Some(&self.0)
-    }
-
-    fn timeouts(&self) -> Timeouts {
-        self.0.options().timeouts
-    }
-
-    fn clock(&self) -> Clock {
-        self.0.clock()
-    }
-
-    /// By keys, so that native clients and c10d clients meet at the same barrier.
-    fn barrier_method(&self) -> BarrierMethod {
-        BarrierMethod::ByKeys
     }
 
     fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {

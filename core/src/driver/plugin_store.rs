@@ -4,7 +4,7 @@
 //! caller waits for the result until its deadline or until it is cancelled, and then abandons the call. A plug-in
 //! that calls the handle it is called from gets an error.
 
-use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, NOT_RELEASED, Span};
+use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, Description, NOT_RELEASED, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
@@ -371,28 +371,16 @@ fn no_operation() -> Failure {
 }
 
 impl Backend for PluginStore {
-    fn scope(&self) -> &[u8] {
-        b""
-    }
-
-    fn peer(&self) -> &str {
-        &self.options.name
-    }
-
-    fn kind(&self) -> &'static str {
-        "a store of the program's own code"
-    }
-
-    fn timeouts(&self) -> Timeouts {
-        self.options.timeouts
-    }
-
-    fn clock(&self) -> Clock {
-        self.clock
-    }
-
-    fn barrier_method(&self) -> BarrierMethod {
-        BarrierMethod::ByKeys
+    fn description(&self) -> Description<'_> {
+        Description {
+            scope: b"",
+            peer: &self.options.name,
+            kind: "a store of the program's own code",
+            endpoint: None,
+            timeouts: self.options.timeouts,
+            clock: self.clock,
+            barrier_method: BarrierMethod::ByKeys,
+        }
     }
 
     fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
@@ -401,7 +389,7 @@ impl Backend for PluginStore {
 
     fn duplicate(&self, token: &CancelToken) -> Result<Arc<dyn Backend>, CallError> {
         if token.is_cancelled() {
-            return Err(CallError::new(Operation::Open, (None, 0), self.peer(), CANCELLED));
+            return Err(CallError::new(Operation::Open, (None, 0), &self.options.name, CANCELLED));
         }
         Ok(Arc::new(Self::new(Arc::clone(&self.plugin), self.options.clone())))
     }

@@ -9,7 +9,7 @@ pub use crate::driver::backend::{Backend, BarrierMethod, Span};
 pub use crate::driver::timeout::{Timeout, Timeouts};
 
 use crate::barrier::by_keys::{COUNTER_SUFFIX, KeyBarrier, KeyBarrierState};
-use crate::driver::backend::{CANCELLED, NOT_RELEASED};
+use crate::driver::backend::{CANCELLED, Description, NOT_RELEASED};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::{CancelToken, Canceller};
 use crate::driver::clock::Clock;
@@ -91,9 +91,8 @@ impl Store {
     #[must_use]
     pub fn over(backend: Arc<dyn Backend>) -> Self {
         let canceller = canceller_of(&backend, &CancelToken::new());
-        let (clock, scope, barrier_method) =
-            (backend.clock(), backend.scope().into(), backend.barrier_method());
-        let timeout_nanos = AtomicU64::new(nanos(backend.timeouts().call));
+        let Description { clock, scope, barrier_method, timeouts, .. } = backend.description();
+        let (scope, timeout_nanos) = (scope.into(), AtomicU64::new(nanos(timeouts.call)));
         Self { backend, clock, scope, barrier_method, timeout_nanos, canceller }
     }
 
@@ -158,7 +157,7 @@ impl Store {
 
     /// Returns host and port of the server, if clients connect to one.
     pub fn endpoint(&self) -> Option<(&str, u16)> {
-        self.backend.endpoint()
+        self.backend.description().endpoint
     }
 
     /// Returns a client for the operations that only the native protocol has, with this handle's keys and default
@@ -171,20 +170,20 @@ impl Store {
             Some(client) => {
                 Ok(client.with_scope(&self.scope, self.timeouts()).with_canceller(&self.canceller))
             }
-            None => Err(not_native(operation, self.peer(), self.backend.kind())),
+            None => Err(not_native(operation, self.peer(), self.backend.description().kind)),
         }
     }
 
     /// Returns the name of the store in error messages: `host:port`, a path, a name.
     #[must_use]
     pub fn peer(&self) -> &str {
-        self.backend.peer()
+        self.backend.description().peer
     }
 
     /// Returns the default timeouts of this handle's calls.
     #[must_use]
     pub fn timeouts(&self) -> Timeouts {
-        Timeouts { call: self.timeout(), ..self.backend.timeouts() }
+        Timeouts { call: self.timeout(), ..self.backend.description().timeouts }
     }
 
     /// Returns the timeout of calls that set none: initially the one in the store's options, then the last one set.

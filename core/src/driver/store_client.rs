@@ -9,7 +9,7 @@ mod perform;
 mod pool;
 mod wire;
 
-use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, Span};
+use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, Description, Span};
 use crate::driver::call_error::{CallError, Refusal};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
@@ -147,32 +147,16 @@ impl Client {
 }
 
 impl Backend for Client {
-    fn scope(&self) -> &[u8] {
-        &self.options.scope
-    }
-
-    fn peer(&self) -> &str {
-        &self.peer
-    }
-
-    fn endpoint(&self) -> Option<(&str, u16)> {
-        Some((&self.host, self.port))
-    }
-
-    fn kind(&self) -> &'static str {
-        "a store over the c10d protocol"
-    }
-
-    fn timeouts(&self) -> Timeouts {
-        self.options.timeouts()
-    }
-
-    fn clock(&self) -> Clock {
-        self.clock
-    }
-
-    fn barrier_method(&self) -> BarrierMethod {
-        BarrierMethod::Native
+    fn description(&self) -> Description<'_> {
+        Description {
+            scope: &self.options.scope,
+            peer: &self.peer,
+            kind: "a store over the c10d protocol",
+            endpoint: Some((&self.host, self.port)),
+            timeouts: self.options.timeouts(),
+            clock: self.clock,
+            barrier_method: BarrierMethod::Native,
+        }
     }
 
     fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
