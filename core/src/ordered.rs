@@ -232,10 +232,6 @@ impl<K> Set<K> {
         Self(Index::new())
     }
 
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -252,12 +248,6 @@ impl<K: Id> Set<K> {
 
     pub fn first(&self) -> Option<K> {
         self.0.first().map(|(key, _)| key)
-    }
-
-    pub fn pop_first(&mut self) -> Option<K> {
-        let first = self.first()?;
-        self.remove(first);
-        Some(first)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = K> + Clone {
@@ -523,7 +513,7 @@ mod tests {
                 let expected = by_name.range::<[u8], _>(rest).map(|(name, value)| (&**name, value));
                 assert!(named.range(rest).eq(expected), "{step}");
             }
-            assert_eq!((map.len(), index.len(), set.len()), (tree.len(), tree.len(), tree.len()));
+            assert_eq!((map.len(), index.len(), set.iter().count()), (tree.len(), tree.len(), tree.len()));
             assert_eq!(named.len(), by_name.len());
         }
     }

@@ -54,8 +54,6 @@ pub enum LogFolder<'a> {
     Temporary,
     /// A new folder in this folder, which is created if it is missing.
     In(&'a Path),
-    /// This folder, of a run whose agent was restarted. Its attempts stay, and the next one gets a free number.
-    OfRun(&'a Path),
 }
 
 /// A stream of a worker. Drop it soon after the worker was started: the end of the stream is not seen before, because

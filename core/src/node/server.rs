@@ -246,7 +246,7 @@ impl Server {
             conn.last_received_at = self.now;
             if let Protocol::Native(Some(_)) = conn.protocol {
                 // The client cannot send a heartbeat inside a frame, so part of a frame counts as one.
-                self.with_native(|native, context| native.partial_frame_received(context, id));
+                self.with_native(|native, context| native.note_alive(context, id));
             }
             let Some(conn) = self.conns.at(id) else { return };
             if !conn.frame_armed && conn.protocol.has_greeted() {
@@ -394,7 +394,9 @@ impl Server {
         }
         if is_native && bytes > 0 {
             if was_full {
-                self.with_native(|native, context| native.reads_resumed(context, id));
+                // The client has read bytes that had filled its socket's buffer, and its own frames may be unread by the
+                // server. Bytes that only enter the socket's buffer show nothing.
+                self.with_native(|native, context| native.note_alive(context, id));
             }
             self.with_native(|native, context| native.writable(context, id));
         }

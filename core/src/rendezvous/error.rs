@@ -23,33 +23,10 @@ pub enum RendezvousErrorKind {
     Replaced,
 }
 
-/// An operation of a rendezvous with a deadline of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "named as the operations are")]
-pub enum TimedOperation {
-    Join,
-    Exit,
-    Close,
-    KeepAlive,
-}
-
-impl fmt::Display for TimedOperation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Join => "join",
-            Self::Exit => "exit",
-            Self::Close => "close",
-            Self::KeepAlive => "keep-alive",
-        })
-    }
-}
-
 /// The service through which the nodes of a rendezvous meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "named as they are")]
 pub enum Backing {
-    C10dStore,
-    Etcd,
     Server,
     NodeZero,
 }
@@ -57,28 +34,8 @@ pub enum Backing {
 impl fmt::Display for Backing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::C10dStore => "the C10d store",
-            Self::Etcd => "etcd",
             Self::Server => "the rendezvous server",
             Self::NodeZero => "node 0, which hosts the store,",
-        })
-    }
-}
-
-/// Part of a shared state that cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CorruptState {
-    /// The envelope, the text in the store.
-    Object,
-    /// The content of the envelope.
-    Content,
-}
-
-impl fmt::Display for CorruptState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Object => "state object",
-            Self::Content => "rendezvous state",
         })
     }
 }
@@ -86,7 +43,7 @@ impl fmt::Display for CorruptState {
 /// The cause of a [`RendezvousError`], from any layer.
 pub type Inner = Box<dyn Error + Send + Sync>;
 
-/// Error of a rendezvous. The text of a connection or state error refers to its [`Error::source`].
+/// Error of a rendezvous. The text of a connection error refers to its [`Error::source`].
 #[derive(Debug, thiserror::Error)]
 pub enum RendezvousError {
     /// The rendezvous is closed, for good.
@@ -94,16 +51,6 @@ pub enum RendezvousError {
     Closed {
         /// The run's id.
         run_id: Box<str>,
-    },
-    /// An operation passed its deadline.
-    #[error("The rendezvous '{run_id}' timed out: its {operation} did not end within {} s.", Seconds(*timeout))]
-    Timeout {
-        /// The run's id.
-        run_id: Box<str>,
-        /// The operation that took too long.
-        operation: TimedOperation,
-        /// Time that the operation had.
-        timeout: Duration,
     },
     /// Some nodes did not join a round in time.
     #[error(
@@ -131,15 +78,6 @@ pub enum RendezvousError {
         /// The service that cannot be reached.
         backing: Backing,
         /// Error of the connection.
-        #[source]
-        inner: Inner,
-    },
-    /// The shared state cannot be read.
-    #[error("The {part} is corrupt. See inner exception for details.")]
-    State {
-        /// The part that cannot be read.
-        part: CorruptState,
-        /// Error of reading it.
         #[source]
         inner: Inner,
     },
@@ -198,9 +136,8 @@ impl RendezvousError {
     pub const fn kind(&self) -> RendezvousErrorKind {
         match self {
             Self::Closed { .. } => RendezvousErrorKind::Closed,
-            Self::Timeout { .. } | Self::Incomplete { .. } => RendezvousErrorKind::Timeout,
+            Self::Incomplete { .. } => RendezvousErrorKind::Timeout,
             Self::Connection { .. } => RendezvousErrorKind::Connection,
-            Self::State { .. } => RendezvousErrorKind::State,
             Self::GracefulExit { .. } => RendezvousErrorKind::GracefulExit,
             Self::Replaced { .. } => RendezvousErrorKind::Replaced,
             Self::Refused { kind, .. } => *kind,
@@ -218,19 +155,12 @@ mod tests {
         let run_id = || Box::from("job-7");
         let connection =
             |backing| RendezvousError::Connection { backing, inner: "no route".to_string().into() };
-        let state = |part| RendezvousError::State { part, inner: "odd byte".to_string().into() };
         let timeout = Duration::from_millis(2500);
         for (error, kind, text, inner) in [
             (
                 RendezvousError::Closed { run_id: run_id() },
                 RendezvousErrorKind::Closed,
                 "The rendezvous 'job-7' is closed.",
-                None,
-            ),
-            (
-                RendezvousError::Timeout { run_id: run_id(), operation: TimedOperation::Join, timeout },
-                RendezvousErrorKind::Timeout,
-                "The rendezvous 'job-7' timed out: its join did not end within 2.5 s.",
                 None,
             ),
             (
@@ -260,28 +190,16 @@ mod tests {
                 None,
             ),
             (
-                connection(Backing::C10dStore),
+                connection(Backing::Server),
                 RendezvousErrorKind::Connection,
-                "The connection to the C10d store has failed. See inner exception for details.",
+                "The connection to the rendezvous server has failed. See inner exception for details.",
                 Some("no route"),
             ),
             (
-                connection(Backing::Etcd),
+                connection(Backing::NodeZero),
                 RendezvousErrorKind::Connection,
-                "The connection to etcd has failed. See inner exception for details.",
+                "The connection to node 0, which hosts the store, has failed. See inner exception for details.",
                 Some("no route"),
-            ),
-            (
-                state(CorruptState::Object),
-                RendezvousErrorKind::State,
-                "The state object is corrupt. See inner exception for details.",
-                Some("odd byte"),
-            ),
-            (
-                state(CorruptState::Content),
-                RendezvousErrorKind::State,
-                "The rendezvous state is corrupt. See inner exception for details.",
-                Some("odd byte"),
             ),
             (
                 RendezvousError::GracefulExit { run_id: run_id() },

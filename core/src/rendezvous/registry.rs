@@ -164,12 +164,6 @@ impl<C> Schemes<C> {
     pub fn find(&self, scheme: &str) -> Option<&C> {
         get(&self.0, scheme)
     }
-
-    /// Returns the schemes, sorted.
-    #[must_use]
-    pub fn names(&self) -> Vec<&str> {
-        self.0.iter().map(|(name, _)| &**name).collect()
-    }
 }
 
 #[cfg(test)]
@@ -225,6 +219,5 @@ mod tests {
         let error = schemes.register("own", 1).expect_err("taken, though by the same");
         assert_eq!(error.to_string(), "Rendezvous handler for own:// already registered");
         assert_eq!((schemes.find("own"), schemes.find("other")), (Some(&1), None));
-        assert_eq!(schemes.names(), ["own"]);
     }
 }

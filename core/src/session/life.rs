@@ -16,8 +16,6 @@ pub enum ServerState {
 pub enum ServerEvent {
     /// HELLO with its token arrived.
     Resumed,
-    /// HELLO with another token arrived.
-    Forged,
     /// Its connection ended, and it has a grace period.
     Lost,
     /// Its connection ended, and it has no grace period.
@@ -57,7 +55,7 @@ impl ServerState {
         Some(match (self, event) {
             (Self::Detached, E::Resumed) => (Self::Attached, ServerAction::Attach),
             (Self::Attached, E::Resumed) => (Self::Attached, ServerAction::Supersede),
-            (_, E::Forged) | (Self::Over, E::Resumed) => (self, ServerAction::Refuse),
+            (Self::Over, E::Resumed) => (self, ServerAction::Refuse),
             (Self::Attached, E::Lost) => (Self::Detached, ServerAction::Wait),
             (Self::Attached, E::LostForGood | E::Silent | E::Left)
             | (Self::Detached, E::GracePassed)
@@ -135,17 +133,8 @@ mod tests {
     use ServerEvent as S;
 
     const SERVER_STATES: [ServerState; 3] = [ServerState::Attached, ServerState::Detached, ServerState::Over];
-    const SERVER_EVENTS: [S; 9] = [
-        S::Resumed,
-        S::Forged,
-        S::Lost,
-        S::LostForGood,
-        S::Silent,
-        S::GracePassed,
-        S::Left,
-        S::Expelled,
-        S::Stopped,
-    ];
+    const SERVER_EVENTS: [S; 8] =
+        [S::Resumed, S::Lost, S::LostForGood, S::Silent, S::GracePassed, S::Left, S::Expelled, S::Stopped];
     const CLIENT_STATES: [T; 6] = [T::New, T::Greeting, T::Live, T::Broken, T::Resuming, T::Over];
     const CLIENT_EVENTS: [C; 7] =
         [C::Connected, C::Opened, C::Resumed, C::Refused, C::Lost, C::LostForGood, C::Ended];

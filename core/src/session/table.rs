@@ -123,14 +123,8 @@ impl Sessions {
 
     /// Returns the number of sessions.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.sessions.len()
-    }
-
-    /// Returns whether there are no sessions.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty()
     }
 
     /// Returns the session of a connection.

@@ -44,7 +44,6 @@ impl RunFolder {
                 (in_new(&new_folder)?, Some(new_folder))
             }
             LogFolder::In(folder) => (in_new(&make_folders(folder)?)?, None),
-            LogFolder::OfRun(folder) => (make_folders(folder)?, None),
         };
         Ok(Self { path, temporary, owner: std::process::id(), next: 0 })
     }

@@ -111,7 +111,7 @@ impl Native {
     }
 
     pub(super) fn sessions(&self) -> usize {
-        self.sessions.len()
+        self.sessions.count()
     }
 
     /// Returns the bytes that sessions hold: frames that are kept, copies of requests, names of watches.
@@ -539,15 +539,8 @@ impl Native {
         self.drain_sessions(context);
     }
 
-    /// Notes that the peer has read bytes that had filled its socket's buffer. It is alive, and its own frames may be
-    /// unread by the server. Bytes that only enter the socket's buffer show nothing.
-    pub(super) fn reads_resumed(&mut self, context: &ServerContext<'_>, conn: ConnId) {
-        // A connection without a session has no heartbeats to miss.
-        let _ = self.sessions.note_received(context.now, conn, 0);
-    }
-
-    /// Notes that part of a frame has arrived: the client is alive.
-    pub(super) fn partial_frame_received(&mut self, context: &mut ServerContext<'_>, conn: ConnId) {
+    /// Notes that the client is alive, although no whole frame shows it.
+    pub(super) fn note_alive(&mut self, context: &ServerContext<'_>, conn: ConnId) {
         // A connection without a session has no heartbeats to miss.
         let _ = self.sessions.note_received(context.now, conn, 0);
     }

@@ -60,17 +60,6 @@ pub struct CoolDown {
     pub pause_max: Duration,
 }
 
-impl CoolDown {
-    /// Three failures, each within five minutes of the one before, cause a pause of ten seconds; pauses are at most
-    /// ten minutes.
-    pub const AFTER_THREE: Self = Self {
-        failures: 3,
-        window: Duration::from_secs(300),
-        pause: Duration::from_secs(10),
-        pause_max: Duration::from_secs(600),
-    };
-}
-
 /// The failures of one host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostRecord {

@@ -182,6 +182,13 @@ mod tests {
     use crate::time::Duration;
     use alloc::string::ToString;
 
+    const COOL_DOWN: CoolDown = CoolDown {
+        failures: 3,
+        window: Duration::from_secs(300),
+        pause: Duration::from_secs(10),
+        pause_max: Duration::from_secs(600),
+    };
+
     #[test]
     fn refusals_say_what_peers_say() {
         let text = |settings: RunSettings| settings.validate().expect_err("makes no sense").to_string();
@@ -203,7 +210,7 @@ mod tests {
             text(RunSettings { last_call: LastCall::Fixed(Duration::ZERO), ..base.clone() }),
             "The last_call timeout (0:00:00) must be positive."
         );
-        let cool_down = CoolDown { failures: 0, ..CoolDown::AFTER_THREE };
+        let cool_down = CoolDown { failures: 0, ..COOL_DOWN };
         assert_eq!(
             text(RunSettings { cool_down: Some(cool_down), ..base }),
             "The number of failures before a cool-down must be greater than zero."
@@ -246,7 +253,7 @@ mod tests {
             describe(RunSettings { fast_quorum: FastQuorum::Disabled, ..base.clone() }),
             "fast quorum Enabled Disabled"
         );
-        let cool_down = Some(CoolDown::AFTER_THREE);
+        let cool_down = Some(COOL_DOWN);
         assert!(describe(RunSettings { cool_down, ..base.clone() }).starts_with("cool-down None Some"));
     }
 }
