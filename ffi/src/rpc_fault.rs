@@ -103,6 +103,7 @@ pub(crate) fn init_fault(error: &RpcInitError) -> Fault {
             LivenessError::Native(error) => native_fault(error),
             LivenessError::Store(error) => call_fault(error),
             LivenessError::Watch(error) => watch_fault(error),
+            LivenessError::Slow => Fault::new(RDZV_TIMED_OUT, error.to_string()),
         },
         RpcInitError::System(cause) => system_fault(cause, error.to_string()),
         RpcInitError::Handlers(error) => name_fault(error),

@@ -100,7 +100,7 @@ impl PluginThreads {
     /// [`ask`](Self::ask) for every type of result: its machine code exists once.
     fn ask_boxed(&self, job: Job, timeout: Duration, token: &CancelToken) -> JobResult {
         // The result and the cancellation.
-        let (reply, result) = bounded(2);
+        let (reply, answers) = bounded(2);
         let cancelled = reply.clone();
         let until = from_now(timeout);
         let number = {
@@ -116,7 +116,13 @@ impl PluginThreads {
         let is_cancelled = Ended::Cancelled { is_running: true };
         let _guard = token.on_cancel(move || drop(cancelled.send(Err(is_cancelled))));
         // A thread answers every job that it takes, and a job that is not taken stays in the queue.
-        let mut result = result.recv_deadline(until).unwrap_or(Err(Ended::TimeUp { is_running: true }));
+        let mut result = answers.recv_deadline(until).unwrap_or(Err(Ended::TimeUp { is_running: true }));
+        if matches!(result, Err(Ended::TimeUp { .. } | Ended::Cancelled { .. }))
+            && let Ok(late @ (Ok(_) | Err(Ended::Panicked))) = answers.try_recv()
+        {
+            // The job has just returned.
+            result = late;
+        }
         if let Err(Ended::TimeUp { is_running } | Ended::Cancelled { is_running }) = &mut result {
             let mut state = self.shared.lock();
             let unstarted = state.queue.iter().position(|task| task.number == number);

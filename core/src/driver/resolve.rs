@@ -84,6 +84,14 @@ pub fn within_limit<T: Send + 'static>(
     token: &CancelToken,
     look_up: impl FnOnce() -> Option<T> + Send + 'static,
 ) -> Option<T> {
+    within(RESOLVE_TIMEOUT, token, look_up)
+}
+
+fn within<T: Send + 'static>(
+    timeout: Duration,
+    token: &CancelToken,
+    look_up: impl FnOnce() -> Option<T> + Send + 'static,
+) -> Option<T> {
     if token.is_cancelled() {
         return None;
     }
@@ -94,7 +102,7 @@ pub fn within_limit<T: Send + 'static>(
         end.cancel();
     };
     threads::spawn("rdzv-resolve", look_up).ok()?;
-    over.wait(RESOLVE_TIMEOUT);
+    over.wait(timeout);
     result.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
@@ -268,9 +276,14 @@ mod tests {
         assert_eq!(within_limit(&token, || addresses("localhost", 7).ok()), addresses("localhost", 7).ok());
         // A resolver that does not answer.
         let (answer, silent) = std::sync::mpsc::channel::<()>();
-        let look_up = move || silent.recv().ok();
+        let (begin, begun) = std::sync::mpsc::channel();
+        let look_up = move || {
+            begin.send(()).ok()?;
+            silent.recv().ok()
+        };
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| within_limit(&token, look_up));
+            let waiting = scope.spawn(|| within(Duration::from_secs(3600), &token, look_up));
+            begun.recv().expect("it begins");
             token.cancel();
             assert_eq!(waiting.join().expect("no panic"), None);
         });

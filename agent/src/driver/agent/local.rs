@@ -25,7 +25,7 @@ use crate::supervisor::Failed;
 use crate::template::{self, Origin};
 use crate::worker_event::WorkerEvent;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -459,7 +459,10 @@ fn merged(
     base: &[(OsString, OsString)],
     over: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<(OsString, OsString)> {
-    let all: HashMap<_, _> = base.iter().cloned().chain(over).collect();
+    let mut all = BTreeMap::new();
+    for (name, value) in base.iter().cloned().chain(over) {
+        all.insert(name, value);
+    }
     all.into_iter().collect()
 }
 

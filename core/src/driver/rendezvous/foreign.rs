@@ -172,8 +172,14 @@ impl ForeignHandler {
         limit: Duration,
         job: impl FnOnce(&dyn RendezvousHandler) -> Result<T, HandlerError> + Send + 'static,
     ) -> Result<T, HandlerError> {
-        let (code, threads) = (Arc::clone(&self.code), &self.calls.threads);
-        let made = threads.ask(move || job(&*code), limit, &self.canceller.token());
+        let (code, threads, token) = (Arc::clone(&self.code), &self.calls.threads, self.canceller.token());
+        let job_token = token.clone();
+        let job = move || match job_token.is_cancelled() {
+            // The function `cancel` may have found nothing to end.
+            true => Err(HandlerError::Plugin { kind: ErrorKind::Cancelled, message: "cancelled".into() }),
+            false => job(&*code),
+        };
+        let made = threads.ask(job, limit, &token);
         if let Err(Ended::TimeUp { is_running: true } | Ended::Cancelled { is_running: true }) = made {
             // The code ends the abandoned call. This waits for that, so that it does not end the caller's next call.
             let code = Arc::clone(&self.code);

@@ -13,7 +13,7 @@ use rendezvous_core::time::Duration;
 
 /// Number of keys that are read at a time.
 const PAGE: u32 = 1024;
-/// Longest wait for a new watch, and for all keys, after changes were missed.
+/// Time for a new watch and for all keys after changes were missed. No request is begun after it.
 const WATCH_AGAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of marking the key as leaving: the worker's end is also reported otherwise.
 const MARK_LEAVING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,6 +44,9 @@ pub enum LivenessError {
     /// The watch ended before it began.
     #[error(transparent)]
     Watch(#[from] WatchError),
+    /// Changes were missed, and the keys could not be read anew in time.
+    #[error("the liveness keys could not be read anew within {} s", WATCH_AGAIN_TIMEOUT.as_secs())]
+    Slow,
 }
 
 impl LivenessWatcher {
@@ -57,7 +60,7 @@ impl LivenessWatcher {
         let client = store.native(Operation::Watch)?;
         let watch = watch_keys(&client, shared, Timeout::Default)?;
         // Changes from now on are reported by the watch.
-        let first = Some(all_keys(&client, || Timeout::Default)?);
+        let first = Some(all_keys(&client, || Ok(Timeout::Default))?);
         let lease = client.lease(Duration::ZERO, Timeout::Default)?;
         lease.attach(&[key.as_bytes()], Timeout::Default)?;
         store.set(key.as_bytes(), here.as_bytes(), Timeout::Default)?;
@@ -103,9 +106,12 @@ impl LivenessWatcher {
     fn begin_again(&mut self, shared: &GroupShared) -> Result<Input, LivenessError> {
         // The thread drives the group, too, so it does not wait as long as other calls may.
         let (clock, until) = (shared.clock(), shared.clock().now() + WATCH_AGAIN_TIMEOUT);
-        let timeout = || Timeout::After(until.since(clock.now()));
-        self.watch = Some(watch_keys(&self.client, shared, timeout())?);
-        Ok(all_keys(&self.client, timeout)?)
+        let timeout = || match until.since(clock.now()) {
+            Duration::ZERO => Err(LivenessError::Slow),
+            left => Ok(Timeout::After(left)),
+        };
+        self.watch = Some(watch_keys(&self.client, shared, timeout()?)?);
+        all_keys(&self.client, timeout)
     }
 
     /// Marks the key as leaving.
@@ -134,10 +140,13 @@ fn watch_keys(client: &NativeClient, shared: &GroupShared, timeout: Timeout) -> 
     Ok(watch)
 }
 
-fn all_keys(client: &NativeClient, timeout: impl Fn() -> Timeout) -> Result<Input, NativeError> {
+fn all_keys(
+    client: &NativeClient,
+    timeout: impl Fn() -> Result<Timeout, LivenessError>,
+) -> Result<Input, LivenessError> {
     let (mut after, mut all) = (Vec::new(), Vec::new());
     loop {
-        let page = client.list_page(liveness_key::PREFIX.as_bytes(), &after, PAGE, timeout())?;
+        let page = client.list_page(liveness_key::PREFIX.as_bytes(), &after, PAGE, timeout()?)?;
         let names: Vec<&[u8]> = page.keys.iter().map(Vec::as_slice).collect();
         let found = if names.is_empty() { Vec::new() } else { client.read(&names, Timeout::Once)? };
         let found = page.keys.iter().zip(found).filter(|(_, found)| found.revision > 0);
