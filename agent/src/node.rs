@@ -284,7 +284,7 @@ impl AgentNode {
         self.calls.reports.front()
     }
 
-    /// Tells the supervisor the next report. Returns whether there was one.
+    /// Gives the supervisor the next report. Returns whether there was one.
     #[doc(hidden)]
     pub fn step(&mut self, now: Instant) -> bool {
         let Some(report) = self.calls.reports.pop_front() else { return false };

@@ -113,6 +113,7 @@ pub struct AgentResult {
 }
 
 const WORKERS: Token = Token(0);
+
 /// An agent, polled by one thread. Other threads use its [`AgentControl`].
 ///
 /// Dropping an agent before it has ended kills its workers, and this node has left the rendezvous then. Pending waits

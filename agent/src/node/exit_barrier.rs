@@ -37,7 +37,7 @@ enum ExtraStep {
     ReadNames { arrivals: i64, missing: Vec<u64> },
 }
 
-/// What the exit barrier tells its owner after an answer.
+/// Result of an answer for the owner of the exit barrier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Update {
     Nothing,

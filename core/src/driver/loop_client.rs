@@ -247,7 +247,7 @@ impl Loop {
         self.stores.get(&store).map(|member| member.options.timeouts()).or_else(of_session)
     }
 
-    /// Cancels a call. Its event is an error of kind [`ErrorKind::Cancelled`], unless the call is already over.
+    /// Cancels a call. Its event is an error of kind [`crate::error::ErrorKind::Cancelled`], unless the call is already over.
     pub fn cancel(&mut self, store: StoreId, call: CallId) {
         let now = self.events.clock().now();
         if let Some(member) = self.stores.get_mut(&store) {

@@ -573,13 +573,13 @@ impl NativeClient {
         }
         let (reply, answer) = ask();
         // A spare waits until a round needs it.
-        let wait_mode = match submit_path {
+        let limit = match submit_path {
             SubmitPath::Join => Duration::MAX,
             _ => span + self.inner.options.answer_slack + THREAD_TIMEOUT,
         };
         let token = token.clone();
         self.submit(Submitted { encoded, span, submit_path, token, inbox, reply: Some(reply) });
-        match answer.wait(wait_mode) {
+        match answer.wait(limit) {
             Ok(result) => result,
             Err(none) => Err(self.no_answer(none)),
         }

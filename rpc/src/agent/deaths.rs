@@ -164,9 +164,9 @@ impl Agent {
     /// Marks members of a static group as dead that left before it started.
     pub(super) fn report_early_leavers(&mut self) {
         if let (Life::Meeting, Membership::Fixed(group)) = (self.life, &self.membership) {
-            let places = group.members().iter().map(Member::location);
+            let members = group.members().iter().map(Member::location);
             let went: Vec<WorkerLocation> =
-                places.filter(|location| self.liveness_watcher.has_left(location)).collect();
+                members.filter(|location| self.liveness_watcher.has_left(location)).collect();
             went.iter()
                 .for_each(|location| self.mark_dead(&location.worker.name, &location.address, GAVE_UP));
         }

@@ -356,8 +356,8 @@ impl LoopRpc {
         })?;
         let called = Called { callee: spec.callee.into(), handler: spec.handler.into() };
         let queue = Arc::clone(&self.queue);
-        let joined_event = Box::new(move |result| queue.answer(call, result));
-        match agent.begin_call(spec, joined_event) {
+        let on_result = Box::new(move |result| queue.answer(call, result));
+        match agent.begin_call(spec, on_result) {
             Ok(Begun::Kept(canceller)) => {
                 self.calls.insert(call, Made { called, cancellation: Cancellation::Kept(canceller) });
             }

@@ -518,24 +518,24 @@ impl Workers for LocalWorkers {
 
     fn signal(&mut self, signal: i32) {
         self.is_stopping = true;
-        let worker_events = self.guard.signal(signal);
-        self.report_if_lost(worker_events);
+        let sent = self.guard.signal(signal);
+        self.report_if_lost(sent);
     }
 
     fn kill(&mut self) {
         self.is_stopping = true;
-        let worker_events = self.guard.kill();
-        self.report_if_lost(worker_events);
+        let sent = self.guard.kill();
+        self.report_if_lost(sent);
     }
 
     fn name_leftovers(&mut self) {
-        let worker_events = self.guard.survivors();
-        self.report_if_lost(worker_events);
+        let sent = self.guard.survivors();
+        self.report_if_lost(sent);
     }
 
     fn pass(&mut self, signal: i32) {
-        let worker_events = self.guard.pass(signal);
-        self.report_if_lost(worker_events);
+        let sent = self.guard.pass(signal);
+        self.report_if_lost(sent);
     }
 
     fn next_event(&mut self) -> Option<WorkerEvent> {

@@ -40,9 +40,9 @@ impl Due {
         self.0.is_empty()
     }
 
-    fn unmark(&mut self, marks: &mut Vec<Box<dyn CallGuard>>) {
-        let unmarked = |mark| (Completion::Unowned(Some(mark)), Ok(Vec::new()));
-        self.0.extend(marks.drain(..).map(unmarked));
+    fn release_marks(&mut self, marks: &mut Vec<Box<dyn CallGuard>>) {
+        let released = |mark| (Completion::Unowned(Some(mark)), Ok(Vec::new()));
+        self.0.extend(marks.drain(..).map(released));
     }
 
     pub(super) fn call(self) {
@@ -398,7 +398,7 @@ impl Link {
             }
         }
         if state.line.as_ref().is_none_or(|line| !line.has_unsent()) {
-            due.unmark(&mut state.unsent_marks);
+            due.release_marks(&mut state.unsent_marks);
             if state.completions.is_empty() {
                 // The caller of this function holds another reference.
                 state.kept = None;
@@ -573,7 +573,7 @@ impl Drop for Link {
                 state.finish(id, Err(error.at(&*address)), &mut due);
             }
         }
-        due.unmark(&mut state.unsent_marks);
+        due.release_marks(&mut state.unsent_marks);
         due.call();
     }
 }

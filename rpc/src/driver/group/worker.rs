@@ -359,22 +359,22 @@ impl RpcAgent {
     /// Returns all workers of the group, in the order of their numbers; none once this one is not in a group any more.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerInfo> {
-        self.places().into_iter().map(|seen| seen.worker).collect()
+        self.seen_workers().into_iter().map(|seen| seen.worker).collect()
     }
 
     /// Returns all workers of the group with their addresses, in the order of their numbers.
     #[must_use]
-    pub fn places(&self) -> Vec<Seen> {
-        let places = self.shared.with_agent(|agent| {
-            let mut places: Vec<Seen> = Vec::with_capacity(agent.members().len());
+    pub fn seen_workers(&self) -> Vec<Seen> {
+        let seen = self.shared.with_agent(|agent| {
+            let mut seen: Vec<Seen> = Vec::with_capacity(agent.members().len());
             for member in agent.members().iter() {
-                let index = places.partition_point(|known| known.worker.id < member.worker.id);
+                let index = seen.partition_point(|known| known.worker.id < member.worker.id);
                 let (worker, address) = (member.worker.clone(), member.address.clone());
-                places.insert(index, Seen { worker, address });
+                seen.insert(index, Seen { worker, address });
             }
-            places
+            seen
         });
-        places.unwrap_or_default()
+        seen.unwrap_or_default()
     }
 
     /// Returns the worker with this name or number. A dead one is a member until it is struck out.

@@ -159,8 +159,8 @@ impl ChangingGroup {
 
     /// Returns the liveness key of this member, followed by those of the others.
     pub(super) fn liveness_keys(&self) -> Vec<Box<str>> {
-        let places = core::iter::once(self.me()).chain(self.peers.iter().map(Peer::location));
-        places.map(|location| keys::liveness_of(&location.worker.name, &location.address)).collect()
+        let all = core::iter::once(self.me()).chain(self.peers.iter().map(Peer::location));
+        all.map(|location| keys::liveness_of(&location.worker.name, &location.address)).collect()
     }
 
     /// A member without a liveness key has lost its session: it is asked whether it is alive, with a short timeout.
