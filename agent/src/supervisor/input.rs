@@ -284,7 +284,8 @@ pub enum Output {
         /// Number of the call, repeated in the answer.
         call: u64,
     },
-    /// Wait for the other agents; answered by [`Input::ExitBarrierPassed`] or [`Input::ExitBarrierFailed`], also after [`Output::Cancel`].
+    /// Wait for the other agents; answered by [`Input::ExitBarrierPassed`] or [`Input::ExitBarrierFailed`], also after
+    /// [`Output::Cancel`].
     WaitAtExitBarrier {
         /// Number of the call, repeated in the answer.
         call: u64,

@@ -113,8 +113,8 @@ impl PluginThreads {
             }
             self.enqueue(&mut state, job, Some(reply))?
         };
-        let is_cancelled = Ended::Cancelled { is_running: true };
-        let _guard = token.on_cancel(move || drop(cancelled.send(Err(is_cancelled))));
+        let ended = Ended::Cancelled { is_running: true };
+        let _guard = token.on_cancel(move || drop(cancelled.send(Err(ended))));
         // A thread answers every job that it takes, and a job that is not taken stays in the queue.
         let mut result = answers.recv_deadline(until).unwrap_or(Err(Ended::TimeUp { is_running: true }));
         if matches!(result, Err(Ended::TimeUp { .. } | Ended::Cancelled { .. }))

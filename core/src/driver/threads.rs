@@ -26,6 +26,12 @@ impl Thread {
         self.handle.thread().id()
     }
 
+    /// Returns the thread as the C library knows it.
+    #[cfg(test)]
+    pub(super) fn pthread(&self) -> libc::pthread_t {
+        std::os::unix::thread::JoinHandleExt::as_pthread_t(&self.handle)
+    }
+
     /// Returns whether this process has the thread. In a forked child it does not exist, so it receives no messages
     /// there.
     #[must_use]

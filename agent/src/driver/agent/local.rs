@@ -459,6 +459,7 @@ fn merged(
     base: &[(OsString, OsString)],
     over: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<(OsString, OsString)> {
+    // `collect` would bring a sort for these types (docs/adr/0012-size-of-maps.md).
     let mut all = BTreeMap::new();
     for (name, value) in base.iter().cloned().chain(over) {
         all.insert(name, value);

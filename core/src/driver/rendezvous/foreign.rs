@@ -174,10 +174,13 @@ impl ForeignHandler {
     ) -> Result<T, HandlerError> {
         let (code, threads, token) = (Arc::clone(&self.code), &self.calls.threads, self.canceller.token());
         let job_token = token.clone();
-        let job = move || match job_token.is_cancelled() {
-            // The function `cancel` may have found nothing to end.
-            true => Err(HandlerError::Plugin { kind: ErrorKind::Cancelled, message: "cancelled".into() }),
-            false => job(&*code),
+        let job = move || {
+            if job_token.is_cancelled() {
+                // The caller has its result. The code is not entered: its function `cancel` may have run already.
+                let message = "the call was cancelled before it began".into();
+                return Err(HandlerError::Plugin { kind: ErrorKind::Cancelled, message });
+            }
+            job(&*code)
         };
         let made = threads.ask(job, limit, &token);
         if let Err(Ended::TimeUp { is_running: true } | Ended::Cancelled { is_running: true }) = made {
