@@ -4543,9 +4543,9 @@ typedef struct rdzv_rpc_future rdzv_rpc_future;
 // `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (for example, the handler's name is
 // empty or too long), `RDZV_CANCELLED` after `rdzv_rpc_cancel`, `RDZV_REENTRANT` (called in an inline
 // handler or a callback; nothing was sent), `RDZV_PANIC` (a library thread panicked); for a backend in
-// user code also the status that it returns, `RDZV_REENTRANT` if the same worker's functions make the
-// call, and `RDZV_UNSUPPORTED` if the backend has no calls for C. `rdzv_error_node` has the name of the
-// callee if it is known, else `rdzv_error_rank` has its id, even if there is no such worker.
+// user code also the status that it returns, and `RDZV_REENTRANT` if the same worker's functions make the
+// call. `rdzv_error_node` has the name of the callee if it is known, else `rdzv_error_rank` has its id,
+// even if there is no such worker.
 rdzv_status rdzv_rpc_call(const rdzv_rpc *rpc,
                           const rdzv_rpc_call_spec *call,
                           rdzv_buffer *answer,
@@ -4602,8 +4602,8 @@ rdzv_status rdzv_rpc_future_wait(const rdzv_rpc_future *future,
                                  rdzv_buffer *answer,
                                  rdzv_error **error);
 
-// Returns 1 if the call has ended, so that `rdzv_rpc_future_wait` returns at once, else 0. Returns 0 while
-// another thread waits, and for NULL.
+// Returns 1 if the call has ended, so that `rdzv_rpc_future_wait` returns at once, else 0. Returns 0 for
+// NULL.
 int32_t rdzv_rpc_future_is_ready(const rdzv_rpc_future *future);
 
 // Cancels the call unless it has ended: threads that wait for it get `RDZV_CANCELLED`. The callee is

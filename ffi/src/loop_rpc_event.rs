@@ -4,7 +4,7 @@ use crate::rpc_call_spec::rdzv_rpc_call_spec;
 use crate::rpc_handlers::rdzv_rpc_request;
 use rendezvous_rpc::agent::GroupEvent;
 use rendezvous_rpc::driver::calls::handling::Responder;
-use rendezvous_rpc::driver::loop_member::Called;
+use rendezvous_rpc::driver::group::Called;
 
 /// Data of an RPC worker that the last event points to.
 #[derive(Debug, Default)]

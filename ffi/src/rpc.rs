@@ -10,7 +10,6 @@ use crate::rpc_fault::{agent_fault, backend_fault, group_call_fault, init_fault}
 use crate::rpc_handlers::{Entry, parsed, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
 use crate::rpc_options::Given;
 use crate::rpc_options::{list_map, rdzv_rpc_options};
-use crate::rpc_plugin::AgentCode;
 use crate::rpc_reentry::refuse_reentry;
 use crate::rpc_workers::rdzv_rpc_workers;
 use crate::sized;
@@ -98,26 +97,9 @@ impl Drop for rdzv_rpc {
     }
 }
 
-/// Backend that makes a worker's calls.
-#[derive(Clone, Copy)]
-pub(crate) enum Calls<'a> {
-    Tcp(&'a RpcAgent),
-    Foreign(&'a AgentCode),
-}
-
 impl rdzv_rpc {
     pub(crate) fn new(agent: Arc<dyn RpcWorker>, home: Arc<Home>, end: HandleEnd) -> Self {
         Self { poison: Poison::default(), agent, home, canceller: Canceller::default(), end }
-    }
-
-    pub(crate) fn calls(&self) -> Result<Calls<'_>, Fault> {
-        if let Some(tcp) = self.agent.tcp() {
-            return Ok(Calls::Tcp(tcp));
-        }
-        let foreign = self.agent.foreign().and_then(|foreign| foreign.downcast_ref());
-        foreign.map(Calls::Foreign).ok_or_else(|| {
-            Fault::new(RDZV_UNSUPPORTED, "the backend of this worker has no calls for C programs")
-        })
     }
 
     fn tcp(&self, what: &str) -> Result<&RpcAgent, Fault> {
@@ -438,9 +420,6 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
     unsafe {
         operate(rpc, error, &mut |of| {
             let how = shutdown_of(how)?;
-            if let Ok(Calls::Foreign(code)) = of.calls() {
-                code.refuse_recursion()?;
-            }
             let ended = of.home.rpc().end(&of.agent, how);
             ended.map_err(|error| agent_fault(&error).during("shutdown"))
         })

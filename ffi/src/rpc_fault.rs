@@ -157,6 +157,7 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
         | GroupCallError::Foreign { .. }
         | GroupCallError::Cancelled { .. }
         | GroupCallError::Late { .. }
+        | GroupCallError::Reentrant { .. }
         | GroupCallError::Untaken { .. } => None,
         GroupCallError::Call(error) => Some(&error.peer),
     }
@@ -196,6 +197,7 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
         GroupCallError::Foreign { status, .. } => *status,
         GroupCallError::Cancelled { .. } => RDZV_CANCELLED,
         GroupCallError::Late { .. } => RDZV_TIMED_OUT,
+        GroupCallError::Reentrant { .. } => RDZV_REENTRANT,
         GroupCallError::Untaken { .. } => RDZV_LIMIT_EXCEEDED,
     };
     Fault::new(status, error.to_string()).during("call").with(|details| {
@@ -394,6 +396,7 @@ mod tests {
                 RDZV_TIMED_OUT,
                 vec![],
             ),
+            (GroupCallError::Reentrant { call: message() }, RDZV_REENTRANT, vec![]),
             (GroupCallError::Untaken { calls_max: 1 }, RDZV_LIMIT_EXCEEDED, vec![]),
         ] {
             let fault = group_call_fault(&error);

@@ -19,12 +19,10 @@ use rendezvous_rpc::connection::CallKind;
 use rendezvous_rpc::driver::calls::handling::Wanted;
 use rendezvous_rpc::driver::group::registry::{BaseOptions, InitRequest, RpcBackend};
 use rendezvous_rpc::driver::group::{
-    Begun, CallSpec, Callee, GroupCallError, OnResult, RpcInitError, RpcWorker, Shutdown,
+    Begun, CallSpec, Called, Callee, GroupCallError, OnResult, RpcInitError, RpcWorker, Shutdown,
 };
-use rendezvous_rpc::driver::loop_member::Called;
 use rendezvous_rpc::name::{WorkerInfo, WorkerName};
 use rendezvous_rpc::options::{OptionsError, RpcOptions};
-use std::any::Any;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -319,7 +317,7 @@ struct NewAgent {
 
 /// Worker in user code.
 #[derive(Debug)]
-pub(crate) struct AgentCode {
+struct AgentCode {
     owned: Owned,
     vtable: rdzv_rpc_agent_vtable,
     backend: String,
@@ -334,51 +332,32 @@ unsafe impl Send for AgentCode {}
 unsafe impl Sync for AgentCode {}
 
 impl AgentCode {
-    pub(crate) const fn rpc_timeout(&self) -> Option<Duration> {
-        self.rpc_timeout
+    /// Enters this worker's own code; `None` within that code, which would recurse without end.
+    fn enter(&self) -> Option<Inside> {
+        let address = std::ptr::from_ref(self).addr();
+        (!is_inside(address)).then(|| enter(address))
     }
 
-    /// Refuses a call from this worker's own functions.
-    ///
-    /// # Errors
-    ///
-    /// The caller is one of this worker's own functions, which would recurse without end.
-    pub(crate) fn refuse_recursion(&self) -> Result<(), Fault> {
-        if !is_inside(std::ptr::from_ref(self).addr()) {
-            return Ok(());
-        }
+    /// The error of a use of the worker by its own code.
+    fn recursion(&self) -> Fault {
         let message = format!("RPC backend {}: a function of {} used its own worker", self.backend, self.me);
-        Err(Fault::new(RDZV_REENTRANT, message))
-    }
-
-    /// Enters this worker's own code.
-    fn enter(&self) -> Result<Inside, Fault> {
-        self.refuse_recursion()?;
-        Ok(enter(std::ptr::from_ref(self).addr()))
-    }
-
-    fn enter_for(&self) -> Result<Inside, AgentError> {
-        let foreign = |fault: Fault| AgentError::Foreign {
-            status: fault.status,
-            message: fault.message.as_str().into(),
-        };
-        self.enter().map_err(foreign)
+        Fault::new(RDZV_REENTRANT, message)
     }
 
     /// Starts a call and passes its outcome to `completion`, unless this fails. Errors name handler and
     /// callee.
-    pub(crate) fn call(
+    fn call(
         &self,
         spec: &CallSpec<'_>,
         completion: Option<(OnResult, Wanted)>,
     ) -> Result<(), GroupCallError> {
         let Some(call) = self.vtable.call else { return Ok(()) };
-        let called = Called { callee: spec.callee.into(), handler: spec.handler.into() }.to_string();
+        let called = Called::of(spec).to_string();
         if self.has_ended.load(Ordering::Acquire) {
             let fault = Fault::new(RDZV_RPC_NO_MEMBER, "not sent: this worker was shut down");
             return Err(foreign_error(&called, &fault));
         }
-        let inside = self.enter().map_err(|fault| foreign_error(&called, &fault))?;
+        let inside = self.enter().ok_or_else(|| foreign_error(&called, &self.recursion()))?;
         let millis = |timeout: Duration| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
         let (name, id) = match spec.callee {
             Callee::Name(name) => (Some(name), -1),
@@ -430,7 +409,11 @@ impl RpcWorker for AgentCode {
     fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
         let mut answer = rdzv_rpc_answer::default();
         let Some(list_workers) = self.vtable.list_workers else { return Ok(Vec::new()) };
-        let inside = self.enter_for()?;
+        let refused = || {
+            let fault = self.recursion();
+            AgentError::Foreign { status: fault.status, message: fault.message.as_str().into() }
+        };
+        let inside = self.enter().ok_or_else(refused)?;
         // SAFETY: the vtable was supplied for this call.
         let status = unsafe { list_workers(self.owned.user_data, &raw mut answer) };
         drop(inside);
@@ -444,7 +427,7 @@ impl RpcWorker for AgentCode {
     fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
         let Some(shutdown) = self.vtable.shutdown else { return Ok(()) };
         let mut answer = rdzv_rpc_answer::default();
-        let inside = self.enter_for()?;
+        let inside = self.enter().ok_or(AgentError::Reentrant)?;
         // SAFETY: the vtable was supplied for this call.
         let status = unsafe { shutdown(self.owned.user_data, how_of(how), &raw mut answer) };
         self.has_ended.store(true, Ordering::Release);
@@ -461,10 +444,6 @@ impl RpcWorker for AgentCode {
 
     fn begin_notify(&self, call: CallSpec<'_>) -> Result<(), GroupCallError> {
         self.call(&call, None)
-    }
-
-    fn foreign(&self) -> Option<&(dyn Any + Send + Sync)> {
-        Some(self)
     }
 }
 

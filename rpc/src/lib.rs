@@ -90,7 +90,7 @@ pub use driver::{
         handling::{HandlerFn, Handling, Request, Responder, Run, Wanted},
     },
     group::{
-        CallCanceller, CallSpec, Callee, CalleeName, GroupCallError, GroupObserver, ObserverOptions,
+        CallCanceller, CallSpec, Called, Callee, CalleeName, GroupCallError, GroupObserver, ObserverOptions,
         ObservingError, PendingCall, RpcAgent, RpcContext, RpcInit, RpcInitError, RpcWorker, TcpOptions,
         registry::{BackendError, InitRequest, RpcBackend},
     },

@@ -15,7 +15,7 @@ use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_rpc::driver::calls::Payload;
 use rendezvous_rpc::driver::calls::handling::{Handling, Request, Responder, Run};
-use rendezvous_rpc::driver::group::{RpcAgent, TcpOptions};
+use rendezvous_rpc::driver::group::{CallSpec, GroupResult, RpcAgent, RpcWorker, TcpOptions};
 use rendezvous_rpc::name::WorkerInfo;
 use rendezvous_rpc::options::RpcOptions;
 use std::io::{self, BufRead, Read, Write};
@@ -251,11 +251,14 @@ fn payload(worker: &RpcAgent, calls: usize, bytes: usize) -> Outcome<Vec<f64>> {
 /// One chain of calls, of which each is made when the one before is answered.
 fn chain(worker: &Arc<RpcAgent>, handler: &'static str, left: usize, done: Sender<Result<(), String>>) {
     let (next, samples_line) = (Arc::clone(worker), done.clone());
-    let began = worker.call_with("b", handler, vec![7; ECHO_BYTES], None, move |result| match result {
+    let on_result = move |result: GroupResult| match result {
         Ok(_) if left > 1 => chain(&next, handler, left - 1, samples_line),
         Ok(_) => _ = samples_line.send(Ok(())),
         Err(error) => _ = samples_line.send(Err(error.to_string())),
-    });
+    };
+    let payload = vec![7; ECHO_BYTES].into();
+    let call = CallSpec { callee: "b".into(), handler, payload, timeout: None };
+    let began = worker.begin_call(call, Box::new(on_result));
     if let Err(error) = began {
         done.send(Err(error.to_string())).ok();
     }

@@ -4,6 +4,7 @@ mod context;
 mod hosting;
 mod liveness_watcher;
 mod observing;
+mod pending;
 pub mod registry;
 mod shared;
 mod steps;
@@ -15,8 +16,9 @@ pub use crate::shutdown::Shutdown;
 pub use context::{RpcContext, RpcInit, TcpBackend};
 pub use liveness_watcher::LivenessError;
 pub use observing::{GroupObserver, ObserverOptions, ObservingError};
+pub use pending::PendingCall;
 pub use shared::{Callee, CalleeName, GroupCallError};
-pub use worker::{CallCanceller, PendingCall, RpcAgent, TcpOptions};
+pub use worker::{CallCanceller, RpcAgent, TcpOptions};
 
 use crate::agent::{AgentError, GroupEvent};
 use crate::driver::calls::Payload;
@@ -24,9 +26,10 @@ use crate::driver::calls::handling::Wanted;
 use crate::handlers::HandlerError;
 use crate::name::{NameError, WorkerInfo};
 use alloc::boxed::Box;
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::any::Any;
+use core::fmt;
 use crossbeam_channel::{Receiver, bounded, select};
 use registry::BackendError;
 use rendezvous_core::driver::call_error::CallError;
@@ -50,6 +53,34 @@ pub struct CallSpec<'a> {
     pub payload: Payload,
     /// Timeout; `None` uses the worker's `rpc_timeout`.
     pub timeout: Option<Duration>,
+}
+
+/// Callee and handler of a call.
+#[derive(Clone, Debug)]
+pub struct Called {
+    /// The callee.
+    pub callee: CalleeName,
+    /// Name of the handler.
+    pub handler: Box<str>,
+}
+
+impl Called {
+    /// Returns those of this call.
+    #[must_use]
+    pub fn of(call: &CallSpec<'_>) -> Self {
+        Self { callee: call.callee.into(), handler: call.handler.into() }
+    }
+
+    /// Returns the text for the error of a call.
+    pub(super) fn text(&self) -> Box<str> {
+        self.to_string().into()
+    }
+}
+
+impl fmt::Display for Called {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.handler, self.callee)
+    }
 }
 
 /// Function that gets the result of a call, once, on any thread. It must not block.
@@ -134,11 +165,6 @@ pub trait RpcWorker: Send + Sync {
 
     /// Returns the worker if its backend is `tcp`.
     fn tcp(&self) -> Option<&RpcAgent> {
-        None
-    }
-
-    /// Returns the object of a custom backend.
-    fn foreign(&self) -> Option<&(dyn Any + Send + Sync)> {
         None
     }
 }

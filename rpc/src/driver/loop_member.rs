@@ -2,10 +2,10 @@
 
 use crate::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
 use crate::connection::Status;
-use crate::driver::calls::handling::{HandlerFn, Request, Responder, Wanted};
+use crate::driver::calls::handling::{HandlerFn, Request, Responder};
 use crate::driver::group::{
-    AlreadyObserved, Begun, CallCanceller, CallSpec, CalleeName, GroupCallError, GroupResult, Listener,
-    RpcContext, RpcInitError, RpcWorker, Shutdown,
+    AlreadyObserved, Begun, CallSpec, Called, GroupCallError, GroupResult, Listener, RpcContext,
+    RpcInitError, RpcWorker, Shutdown,
 };
 use crate::inbox::ending::{Ending, GroupState, Keeper, Step};
 use crate::inbox::{Inbox, InboxLimits, NotBegun, Put};
@@ -43,21 +43,6 @@ pub enum RpcEvent {
     Group(GroupEvent),
     /// The worker has ended. This is its last event.
     Over(Result<(), AgentError>),
-}
-
-/// Callee and handler of a call.
-#[derive(Clone, Debug)]
-pub struct Called {
-    /// The callee.
-    pub callee: CalleeName,
-    /// Name of the handler.
-    pub handler: Box<str>,
-}
-
-impl fmt::Display for Called {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {}", self.handler, self.callee)
-    }
 }
 
 /// Owner of the context in which a worker is created and ended.
@@ -229,28 +214,15 @@ impl RpcRequestQueue {
 /// Call whose result has not been taken.
 struct Made {
     called: Called,
-    /// How it is cancelled.
-    cancellation: Cancellation,
-}
-
-enum Cancellation {
-    Kept(CallCanceller),
-    /// By the loop, after this timeout.
-    Loose(Option<Duration>, Wanted),
-}
-
-impl Drop for Cancellation {
-    fn drop(&mut self) {
-        if let Self::Loose(_, wanted) = self {
-            wanted.give_up();
-        }
-    }
+    begun: Begun,
 }
 
 impl Made {
-    /// Text for messages.
-    fn what(&self) -> Box<str> {
-        format!("{}", self.called).into()
+    /// Notifies a backend that does not end its calls itself that the caller does not wait any more.
+    fn give_up(&self) {
+        if let Begun::Loose(_, wanted) = &self.begun {
+            wanted.give_up();
+        }
     }
 }
 
@@ -354,24 +326,14 @@ impl LoopRpc {
             NotBegun::Over => NotCallable::NoMember.into(),
             NotBegun::TooMany { calls_max } => GroupCallError::Untaken { calls_max },
         })?;
-        let called = Called { callee: spec.callee.into(), handler: spec.handler.into() };
+        let called = Called::of(&spec);
         let queue = Arc::clone(&self.queue);
         let on_result = Box::new(move |result| queue.answer(call, result));
-        match agent.begin_call(spec, on_result) {
-            Ok(Begun::Kept(canceller)) => {
-                self.calls.insert(call, Made { called, cancellation: Cancellation::Kept(canceller) });
-            }
-            Ok(Begun::Loose(time, wanted)) => {
-                if let Some(time) = time {
-                    self.queue.lock().set_deadline(call, self.clock.now() + time);
-                }
-                self.calls.insert(call, Made { called, cancellation: Cancellation::Loose(time, wanted) });
-            }
-            Err(error) => {
-                self.queue.lock().forget(call);
-                return Err(error);
-            }
+        let begun = agent.begin_call(spec, on_result).inspect_err(|_| self.queue.lock().forget(call))?;
+        if let Begun::Loose(Some(time), _) = begun {
+            self.queue.lock().set_deadline(call, self.clock.now() + time);
         }
+        self.calls.insert(call, Made { called, begun });
         Ok(self.id.call(call))
     }
 
@@ -386,13 +348,22 @@ impl LoopRpc {
             }
             QueueItem::Joined(Err(error)) => RpcEvent::Joined(Err(error)),
             QueueItem::Answer(call, result) => {
-                let called = self.calls.remove(call).map(|made| made.called);
+                let called = self.calls.remove(call).map(|made| {
+                    made.give_up();
+                    made.called
+                });
                 RpcEvent::Completed(self.id.call(call), called, result)
             }
             QueueItem::Request(request, responder) => RpcEvent::Request(request, responder),
             QueueItem::Group(event) => RpcEvent::Group(event),
             QueueItem::Over(end) => RpcEvent::Over(end),
         })
+    }
+}
+
+impl Drop for LoopRpc {
+    fn drop(&mut self) {
+        self.calls.iter().for_each(|(_, made)| made.give_up());
     }
 }
 
@@ -406,11 +377,11 @@ impl Member for LoopRpc {
     fn cancel(&mut self, name: CallId) {
         let call = self.id.number_of(name);
         let Some(made) = self.calls.get(call) else { return };
-        match &made.cancellation {
-            Cancellation::Kept(canceller) => _ = canceller.cancel(),
-            Cancellation::Loose(_, wanted) => {
-                wanted.give_up();
-                self.queue.answer(call, Err(GroupCallError::Cancelled { call: made.what() }));
+        match &made.begun {
+            Begun::Kept(canceller) => _ = canceller.cancel(),
+            Begun::Loose(..) => {
+                made.give_up();
+                self.queue.answer(call, Err(GroupCallError::Cancelled { call: made.called.text() }));
             }
         }
     }
@@ -420,9 +391,9 @@ impl Member for LoopRpc {
             let late = self.queue.lock().late_call(now);
             let Some(call) = late else { break };
             let (what, elapsed) = match self.calls.get(call) {
-                Some(made @ Made { cancellation: Cancellation::Loose(time, wanted), .. }) => {
-                    wanted.give_up();
-                    (made.what(), time.unwrap_or_default())
+                Some(made @ Made { begun: Begun::Loose(time, _), .. }) => {
+                    made.give_up();
+                    (made.called.text(), time.unwrap_or_default())
                 }
                 _ => Default::default(),
             };

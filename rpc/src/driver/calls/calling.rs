@@ -13,7 +13,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use rendezvous_core::driver::cancel::{CancelGuard, CancelToken};
 use rendezvous_core::driver::event_loop::Ready;
-use rendezvous_core::driver::reply::{Awaited, ask};
+use rendezvous_core::driver::reply::ask;
 use rendezvous_core::driver::server::ServerFailure;
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::RpcLimits;
@@ -224,13 +224,8 @@ impl RpcPeer {
             return Err(CallFailure::Cancelled.of(call.handler, self.worker()));
         }
         let (reply, awaited) = ask();
-        let (target, driven) = self.begin(
-            CallKind::Responded,
-            call,
-            payload,
-            Completion::Waiter(reply, None),
-            Driven::ByItself,
-        )?;
+        let (target, driven) =
+            self.begin(CallKind::Responded, call, payload, Completion::Waiter(reply), Driven::ByItself)?;
         let guard = call.token.map(|token| {
             let target = target.clone();
             token.on_cancel(move || _ = target.cancel())
@@ -243,24 +238,6 @@ impl RpcPeer {
         // The hook of an ended call cancels nothing.
         guard.into_iter().for_each(CancelGuard::let_go);
         result.unwrap_or_else(|_| Err(LOST.of(call.handler, self.worker())))
-    }
-
-    /// Makes a call without waiting for the response. `mark` is dropped when the call has ended, whether or not its
-    /// result was taken.
-    ///
-    /// # Errors
-    /// The call was not made, and nothing of it will be sent.
-    pub(in crate::driver) fn start(
-        &self,
-        call: Call<'_>,
-        payload: impl Into<Payload>,
-        mark: Mark,
-    ) -> Result<PendingCall, CallError> {
-        let (reply, awaited) = ask();
-        let completion = Completion::Waiter(reply, mark);
-        let (target, _) =
-            self.begin(CallKind::Responded, call, payload.into(), completion, Driven::ByThread)?;
-        Ok(PendingCall { target, handler: call.handler.into(), awaited: Some(awaited) })
     }
 
     /// Makes a call and passes its result to `callback`, which must not block. The callback runs once: on a thread of
@@ -333,57 +310,5 @@ impl CallCanceller {
     /// Cancels the call; returns true if it had not ended.
     pub fn cancel(&self) -> bool {
         self.link.cancel(self.id)
-    }
-}
-
-/// Pending call. Dropping it before it has ended cancels it.
-#[derive(Debug)]
-pub struct PendingCall {
-    target: CallCanceller,
-    handler: Box<str>,
-    /// `None` once the result was taken.
-    awaited: Option<Awaited<CallResult>>,
-}
-
-impl PendingCall {
-    /// Waits for the response. Where the thread may not wait ([`may_wait`]), a call that has not ended is given up.
-    ///
-    /// # Errors
-    /// The call failed.
-    pub fn wait(mut self) -> CallResult {
-        self.look(FOREVER)
-            .unwrap_or_else(|| Err(self.failed(if may_wait() { LOST } else { CallFailure::Reentrant })))
-    }
-
-    fn failed(&self, why: CallFailure) -> CallError {
-        why.of(&*self.handler, &self.target.link.worker)
-    }
-
-    /// Returns the result if it is available within `timeout`. The result is returned once; later calls return `None`.
-    /// Where the thread may not wait ([`may_wait`]), the timeout is 0.
-    pub fn look(&mut self, timeout: Duration) -> Option<CallResult> {
-        let timeout = if may_wait() { timeout } else { Duration::ZERO };
-        let result = self.awaited.as_ref()?.look(timeout)?;
-        self.awaited = None;
-        Some(result.unwrap_or_else(|_| Err(self.failed(LOST))))
-    }
-
-    /// Cancels the call; returns true if it had not ended.
-    pub fn cancel(&self) -> bool {
-        self.target.cancel()
-    }
-
-    /// Returns a handle that cancels the call while another thread waits for it.
-    #[must_use]
-    pub fn canceller(&self) -> CallCanceller {
-        self.target.clone()
-    }
-}
-
-impl Drop for PendingCall {
-    fn drop(&mut self) {
-        if self.awaited.is_some() {
-            self.target.cancel();
-        }
     }
 }

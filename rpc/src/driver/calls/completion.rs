@@ -20,7 +20,7 @@ pub(in crate::driver) type Mark = Option<Box<dyn CallGuard>>;
 
 /// Recipient of a call's result.
 pub(super) enum Completion {
-    Waiter(Reply<CallResult>, Mark),
+    Waiter(Reply<CallResult>),
     Callback(Box<dyn FnOnce(CallResult) + Send>),
     Unowned(Mark),
 }
@@ -34,13 +34,7 @@ impl fmt::Debug for Completion {
 impl Completion {
     pub(super) fn finish(self, result: CallResult) {
         match self {
-            Self::Waiter(reply, mark) => {
-                if let Some(mark) = &mark {
-                    mark.ended(&result);
-                }
-                reply.answer(result);
-                drop(mark);
-            }
+            Self::Waiter(reply) => reply.answer(result),
             // A panic of a callback is caught, so that it does not affect the other calls of the thread.
             Self::Callback(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(result)))),
             Self::Unowned(mark) => _ = mark.map(|mark| mark.ended(&result)),

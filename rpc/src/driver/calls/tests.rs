@@ -2,13 +2,13 @@ mod ends;
 mod flow;
 pub(super) mod frames;
 
-use super::calling::{Call, CallResult, RpcClient, RpcClientOptions, RpcPeer};
+use super::calling::{Call, CallCanceller, CallResult, RpcClient, RpcClientOptions, RpcPeer};
 use super::handling::{Handling, Request, Responder, Run};
 use super::io_thread::IoThread;
 use super::reentrancy::Home;
 use super::serving::{Admission, RpcServer, RpcServerOptions};
 use super::*;
-use crate::connection::{CallFailure, CallKind, ConnectionError, Refusal};
+use crate::connection::{CallError, CallFailure, CallKind, ConnectionError, Refusal};
 use crate::name::WorkerInfo;
 use crate::wire::{CalleeFrame, CallerFrame, DATA, Header, MAGIC, encode_frame};
 use crossbeam_channel::{Receiver, Sender, unbounded as channel};
@@ -184,8 +184,7 @@ fn calls_are_answered_whatever_their_size_and_way() {
         let payload = bytes(size);
         for handler in ["echo", "pooled"] {
             assert!(scene.call(handler, &payload) == Ok(payload.clone()), "{handler} {size}");
-            let started =
-                scene.peer.start(Call::of(handler).with_timeout(SOON), &payload[..], None).expect("made");
+            let started = scene.peer.start(Call::of(handler).with_timeout(SOON), &payload[..]).expect("made");
             assert!(started.wait() == Ok(payload.clone()), "{handler} {size}");
             let (notify, reported) = channel();
             let call = Call::of(handler).with_timeout(SOON);
@@ -211,7 +210,7 @@ fn many_calls_are_in_flight_and_long_ones_hold_up_nobody() {
         .map(|at| {
             let payload = if at % 50 == 0 { long.clone() } else { bytes(at) };
             let handler = if at % 3 == 0 { "pooled" } else { "echo" };
-            scene.peer.start(Call::of(handler).with_timeout(SOON), payload, None).expect("made")
+            scene.peer.start(Call::of(handler).with_timeout(SOON), payload).expect("made")
         })
         .collect();
     std::thread::scope(|scope| {
@@ -259,7 +258,7 @@ fn handlers_that_fail_say_so_and_their_threads_live_on() {
 fn answers_may_come_late_and_from_any_thread() {
     let scene = scene();
     let calls: Vec<_> =
-        (0..20).map(|at| scene.peer.start(Call::of("hold"), bytes(at), None).expect("made")).collect();
+        (0..20).map(|at| scene.peer.start(Call::of("hold"), bytes(at)).expect("made")).collect();
     let mut held: Vec<_> = calls.iter().map(|_| scene.next_held()).collect();
     held.reverse();
     std::thread::scope(|scope| {
@@ -286,11 +285,46 @@ fn a_notice_arrives_and_nobody_answers() {
     scene.until_idle(1);
 }
 
+/// Pending call. Dropping it cancels it.
+struct Started {
+    result: std::sync::mpsc::Receiver<CallResult>,
+    canceller: CallCanceller,
+}
+
+impl RpcPeer {
+    /// Makes a call without waiting for the response.
+    fn start(&self, call: Call<'_>, payload: impl Into<Payload>) -> Result<Started, CallError> {
+        let (notify, result) = std::sync::mpsc::channel();
+        let canceller = self.start_with(call, payload, move |result| _ = notify.send(result))?;
+        Ok(Started { result, canceller })
+    }
+}
+
+impl Started {
+    fn look(&self, timeout: Duration) -> Option<CallResult> {
+        self.result.recv_timeout(timeout).ok()
+    }
+
+    fn wait(self) -> CallResult {
+        self.look(SOON).expect("it ends")
+    }
+
+    fn cancel(&self) -> bool {
+        self.canceller.cancel()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.canceller.cancel();
+    }
+}
+
 /// Starts a call of the handler `hold` with longer and longer timeouts, until it arrives in time.
-fn held_for_a_while(scene: &Scene) -> (calling::PendingCall, Request, Responder) {
+fn held_for_a_while(scene: &Scene) -> (Started, Request, Responder) {
     for timeout_ms in (5..).map(|power| 1 << power) {
         let call = Call::of("hold").with_timeout(Duration::from_millis(timeout_ms));
-        let started = scene.peer.start(call, &b""[..], None);
+        let started = scene.peer.start(call, &b""[..]);
         // Requests arrive in order.
         assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
         if let (Ok(started), Ok((request, responder))) = (started, scene.held.try_recv()) {
@@ -306,7 +340,7 @@ fn a_call_ends_at_its_deadline_and_the_handler_is_told() {
     let brief = Call::of("hold").with_timeout(Duration::from_millis(30));
     let error = message(scene.peer.call(brief, &b""[..]));
     assert!(error.starts_with("hold at b (id 2)"), "{error}");
-    let (mut started, request, responder) = held_for_a_while(&scene);
+    let (started, request, responder) = held_for_a_while(&scene);
     assert!(request.time_left.is_some());
     let error = message(started.look(SOON).expect("in time"));
     assert!(error.starts_with("hold at b (id 2)"), "{error}");
@@ -331,11 +365,11 @@ fn a_cancelled_call_ends_at_once_and_its_handler_is_told() {
     });
     let error = message(scene.peer.call(call, &b""[..]));
     assert_eq!(error, "hold at b (id 2): it was cancelled", "before it began");
-    let started = scene.peer.start(Call::of("hold"), &b""[..], None).expect("made");
+    let started = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
     let (_, responder) = scene.next_held();
     assert!(started.cancel() && !started.cancel());
     assert_eq!(message(started.wait()), "hold at b (id 2): it was cancelled");
-    let dropped = scene.peer.start(Call::of("hold"), &b""[..], None).expect("made");
+    let dropped = scene.peer.start(Call::of("hold"), &b""[..]).expect("made");
     let (_, of_dropped) = scene.next_held();
     drop(dropped);
     // The cancel frame has reached the server before this request.
@@ -404,7 +438,7 @@ impl Sink for Bytes {
 #[test]
 fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
     let scene = scene();
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..], None).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
     let (request, responder) = scene.next_held();
     assert!(!scene.server.leave(Duration::from_millis(1)), "one is under way");
     // The thread says goodbye a little later.
@@ -426,7 +460,7 @@ fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
     assert!(message(scene.call("echo", b"")).starts_with("echo at b (id 2): not sent: "));
 
     let scene = self::scene();
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..], None).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
     let (_, responder) = scene.next_held();
     scene.server.stop();
     let error = message(started.wait());
@@ -441,7 +475,7 @@ fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
 fn a_client_that_parts_with_a_worker_gets_its_answers_and_one_that_stops_does_not() {
     let scene = scene();
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..], None).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
     let (request, responder) = scene.next_held();
     scene.client.part_with(&worker("b", 2), "127.0.0.1", scene.server.local_addr().port());
     assert_eq!(message(scene.call("echo", b"")), "echo at b (id 2): it takes no further calls");
@@ -450,7 +484,7 @@ fn a_client_that_parts_with_a_worker_gets_its_answers_and_one_that_stops_does_no
     scene.until_idle(0);
 
     let scene = self::scene();
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..], None).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
     let _held = scene.next_held();
     scene.client.stop("the job ended");
     assert_eq!(message(started.wait()), "hold at b (id 2): the job ended");
@@ -463,7 +497,7 @@ fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
     let port = scene.server.local_addr().port();
     let die = || scene.client.mark_dead(&worker("b", 2), "127.0.0.1", port, "its lease ended");
     let peer = || scene.client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..], None).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
     let _held = scene.next_held();
     die();
     assert_eq!(
@@ -492,7 +526,7 @@ fn a_worker_that_is_said_to_be_dead_is_dead_for_all_calls_at_once() {
 fn calls_to_a_worker_that_leaves_go_on_and_no_others_are_made() {
     let scene = scene();
     let port = scene.server.local_addr().port();
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..], None).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");
     let (request, responder) = scene.next_held();
     scene.client.part_with(&worker("b", 2), "127.0.0.1", port);
     let error = scene.call("echo", b"").expect_err("it leaves");
@@ -514,20 +548,20 @@ fn calls_that_are_given_up_end_and_later_ones_are_made() {
     let local = peer_of(&client, &worker("a", 1), &server);
     let port = scene.server.local_addr().port();
     let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    let calls = [local.start(Call::of("hold"), &b""[..], None), peer.start(Call::of("hold"), &b""[..], None)];
+    let calls = [local.start(Call::of("hold"), &b""[..]), peer.start(Call::of("hold"), &b""[..])];
     // Only the call keeps the connection.
     drop(peer);
     let _held = scene.next_held();
     client.cut("its time is up");
     for (call, callee) in calls.into_iter().zip(["a (id 1)", "b (id 2)"]) {
-        let mut call = call.expect("made");
+        let call = call.expect("made");
         let error = call.look(SOON).expect("it ended").expect_err("it was given up");
         assert_eq!(error.why, CallFailure::CallerEnded("its time is up".into()));
         assert_eq!(error.at("").to_string(), alloc::format!("hold at {callee}: its time is up"));
     }
     assert_eq!(local.call(Call::of("echo").with_timeout(SOON), &b"x"[..]).as_deref(), Ok(&b"x"[..]));
     // Without a deadline, nothing else would end it.
-    let mut call = local.start(Call::of("hold"), &b""[..], None).expect("made");
+    let call = local.start(Call::of("hold"), &b""[..]).expect("made");
     drop(client);
     let error = call.look(SOON).expect("it ended").expect_err("its worker ended");
     assert_eq!(error.at("").to_string(), "hold at a (id 1): the caller ended");
@@ -556,7 +590,7 @@ fn a_worker_that_comes_again_is_called_again() {
         scene.server =
             RpcServer::start(options, Arc::clone(&scene.handling)).expect("the port is free again");
         assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
-        let started = scene.peer.start(Call::of("pooled"), &b"y"[..], None).expect("made");
+        let started = scene.peer.start(Call::of("pooled"), &b"y"[..]).expect("made");
         assert_eq!(started.wait().as_deref(), Ok(&b"y"[..]));
     }
 }
@@ -570,7 +604,7 @@ fn a_worker_that_falls_silent_is_noticed_by_calls_that_have_little_time() {
     let limits = RpcLimits { ping_interval, ping_timeout, ..RpcLimits::default() };
     let client = LoneClient::new(RpcClientOptions { limits, ..client_options() }).expect("descriptors");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
-    let first = peer.start(Call::of("f").with_timeout(SOON), &b""[..], None).expect("made");
+    let first = peer.start(Call::of("f").with_timeout(SOON), &b""[..]).expect("made");
     let (mut stream, _) = listener.accept().expect("it is called");
     let welcome =
         CalleeFrame::Welcome { version: 1, callee: b"b", callee_id: 2, requests_max: 9, bytes_max: 9 };
@@ -633,7 +667,7 @@ fn who_is_sent_more_than_it_can_take_reads_no_further_and_loses_nothing() {
     for client in &peers {
         let peer = client.peer(&worker("b", 2), "127.0.0.1", port).expect("a descriptor");
         for _ in 0..30 {
-            calls.push(peer.start(Call::of("hold").with_timeout(SOON), bytes(300_000), None).expect("made"));
+            calls.push(peer.start(Call::of("hold").with_timeout(SOON), bytes(300_000)).expect("made"));
         }
     }
     let mut most = 0;
@@ -655,7 +689,7 @@ fn more_calls_than_the_other_end_allows_wait_their_turn() {
     let few = RpcLimits { requests_max: 2, ..RpcLimits::default() };
     let scene = scene_with(RpcServerOptions { limits: few, ..server_options() }, client_options());
     let calls: Vec<_> = (0..50)
-        .map(|at| scene.peer.start(Call::of("pooled").with_timeout(SOON), bytes(at), None).expect("made"))
+        .map(|at| scene.peer.start(Call::of("pooled").with_timeout(SOON), bytes(at)).expect("made"))
         .collect();
     for (at, call) in calls.into_iter().enumerate() {
         assert_eq!(call.wait(), Ok(bytes(at)));
@@ -685,7 +719,7 @@ fn calls_to_oneself_end_as_others_do() {
         assert!(std::time::Instant::now() < until, "the callee does not notice");
     }
     assert!(!responder.answer(&b""[..]));
-    let started = peer.start(Call::of("hold"), &b""[..], None).expect("made");
+    let started = peer.start(Call::of("hold"), &b""[..]).expect("made");
     assert!(started.cancel());
     assert_eq!(message(started.wait()), "hold at a (id 1): it was cancelled");
 }

@@ -150,6 +150,12 @@ pub enum GroupCallError {
         /// Time for which the caller waited.
         elapsed: Duration,
     },
+    /// The thread may not wait for the call: it is in an inline handler or in a callback.
+    #[error("{call}: it cannot be awaited in an inline handler or in a callback")]
+    Reentrant {
+        /// Handler and callee.
+        call: Box<str>,
+    },
     /// An event loop has too many calls.
     #[error("{calls_max} calls of this worker are pending or have results that were not taken")]
     Untaken {

@@ -73,6 +73,30 @@ fn names(agent: &RpcAgent) -> String {
     agent.workers().iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>().join(" ")
 }
 
+impl RpcAgent {
+    fn call_with(
+        &self,
+        callee: &str,
+        handler: &str,
+        payload: Vec<u8>,
+        timeout: Option<Duration>,
+        callback: impl FnOnce(GroupResult) + Send + 'static,
+    ) -> Result<Begun, GroupCallError> {
+        let call = CallSpec { callee: callee.into(), handler, payload: payload.into(), timeout };
+        self.begin_call(call, Box::new(callback))
+    }
+
+    pub(in crate::driver) fn notify<'a>(
+        &self,
+        callee: impl Into<Callee<'a>>,
+        handler: &str,
+        payload: Vec<u8>,
+        timeout: Option<Duration>,
+    ) -> Result<(), GroupCallError> {
+        self.begin_notify(CallSpec { callee: callee.into(), handler, payload: payload.into(), timeout })
+    }
+}
+
 /// Returns the failure of a call.
 fn failure(result: Result<Vec<u8>, impl Into<GroupCallError>>) -> CallFailure {
     match result.map_err(Into::into) {
@@ -485,8 +509,8 @@ fn a_call_that_one_thread_awaits_is_ended_by_another() {
     let taken = Arc::clone(&kept);
     let keep = move |_, responder| taken.lock().expect("no panic").push(responder);
     two.register("keep", Run::Inline, keep).expect("free");
-    let mut call = one.start_call("two", "keep", Vec::new(), Some(SOON)).expect("made");
-    let canceller = call.canceller();
+    let call = one.start_call("two", "keep", Vec::new(), Some(SOON)).expect("made");
+    let canceller = call.clone();
     let outcome = thread::scope(|scope| {
         let waiting = scope.spawn(move || call.look(SOON));
         canceller.cancel();

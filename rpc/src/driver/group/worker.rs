@@ -5,7 +5,9 @@ use super::shared::{Callee, GroupCallError, GroupShared};
 use super::steps::{StepStore, execute};
 use super::store_connection::{Sessions, open_store};
 use super::worker_threads::GroupThreads;
-use super::{AlreadyObserved, Begun, CallSpec, GroupResult, Listener, OnResult, RpcInitError, RpcWorker};
+use super::{
+    AlreadyObserved, Begun, CallSpec, GroupResult, Listener, OnResult, PendingCall, RpcInitError, RpcWorker,
+};
 #[cfg(test)]
 use crate::agent::ControlCall;
 use crate::agent::{
@@ -14,8 +16,8 @@ use crate::agent::{
 use crate::connection::Status;
 use crate::device::{Device, DeviceKind};
 use crate::device_map::{DeviceMaps, NodeDevices};
-use crate::driver::calls::calling::{Call, CallGuard, Mark};
-pub use crate::driver::calls::calling::{CallCanceller, PendingCall};
+pub use crate::driver::calls::calling::CallCanceller;
+use crate::driver::calls::calling::{Call, CallGuard};
 use crate::driver::calls::handling::{Handling, Request, Responder, Run};
 use crate::driver::calls::serving::{RpcServer, RpcServerOptions};
 use crate::driver::calls::{Payload, failure_text};
@@ -281,24 +283,18 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
     ) -> GroupResult {
-        self.call_unless(&CancelToken::new(), callee, handler, payload, timeout)
+        let call = CallSpec { callee: callee.into(), handler, payload: payload.into(), timeout };
+        self.call_unless(&CancelToken::new(), call)
     }
 
     /// As [`RpcAgent::call`], until `token` is cancelled.
     ///
     /// # Errors
     /// The call failed.
-    pub fn call_unless<'a>(
-        &self,
-        token: &CancelToken,
-        callee: impl Into<Callee<'a>>,
-        handler: &str,
-        payload: impl Into<Payload>,
-        timeout: Option<Duration>,
-    ) -> GroupResult {
-        let (peer, mark) = self.shared.route_to(callee.into())?;
-        let call = Call { token: Some(token), ..self.method_timeout(handler, timeout) };
-        let result = peer.call(call, payload);
+    pub fn call_unless(&self, token: &CancelToken, call: CallSpec<'_>) -> GroupResult {
+        let (peer, mark) = self.shared.route_to(call.callee)?;
+        let method = Call { token: Some(token), ..self.method_timeout(call.handler, call.timeout) };
+        let result = peer.call(method, call.payload);
         mark.ended(&result);
         Ok(result?)
     }
@@ -314,46 +310,8 @@ impl RpcAgent {
         payload: impl Into<Payload>,
         timeout: Option<Duration>,
     ) -> Result<PendingCall, GroupCallError> {
-        let (peer, mark) = self.shared.route_to(callee.into())?;
-        let mark: Mark = Some(Box::new(mark));
-        Ok(peer.start(self.method_timeout(handler, timeout), payload, mark)?)
-    }
-
-    /// Makes a call and passes its result to `callback`, which must not block, on a thread of the library. The returned
-    /// value cancels the call.
-    ///
-    /// # Errors
-    /// It was not made.
-    pub fn call_with<'a>(
-        &self,
-        callee: impl Into<Callee<'a>>,
-        handler: &str,
-        payload: impl Into<Payload>,
-        timeout: Option<Duration>,
-        callback: impl FnOnce(GroupResult) + Send + 'static,
-    ) -> Result<CallCanceller, GroupCallError> {
-        let (peer, mark) = self.shared.route_to(callee.into())?;
-        let on_result = move |result: Result<Vec<u8>, _>| {
-            mark.ended(&result);
-            callback(result.map_err(GroupCallError::from));
-            drop(mark);
-        };
-        Ok(peer.start_with(self.method_timeout(handler, timeout), payload, on_result)?)
-    }
-
-    /// Makes a one-way call. What has not been sent by its timeout is not sent.
-    ///
-    /// # Errors
-    /// It was not made.
-    pub fn notify<'a>(
-        &self,
-        callee: impl Into<Callee<'a>>,
-        handler: &str,
-        payload: impl Into<Payload>,
-        timeout: Option<Duration>,
-    ) -> Result<(), GroupCallError> {
-        let (peer, mark) = self.shared.route_to(callee.into())?;
-        Ok(peer.notify(self.method_timeout(handler, timeout), payload, Some(Box::new(mark)))?)
+        let call = CallSpec { callee: callee.into(), handler, payload: payload.into(), timeout };
+        (self as &dyn RpcWorker).start_call(call)
     }
 
     /// Returns all workers of the group, in the order of their numbers; none once this one is not in a group any more.
@@ -581,12 +539,20 @@ impl RpcWorker for RpcAgent {
     }
 
     fn begin_call(&self, call: CallSpec<'_>, on_result: OnResult) -> Result<Begun, GroupCallError> {
-        let CallSpec { callee, handler, payload, timeout } = call;
-        self.call_with(callee, handler, payload, timeout, on_result).map(Begun::Kept)
+        let (peer, mark) = self.shared.route_to(call.callee)?;
+        let callback = move |result: Result<Vec<u8>, _>| {
+            mark.ended(&result);
+            on_result(result.map_err(GroupCallError::from));
+            drop(mark);
+        };
+        let method = self.method_timeout(call.handler, call.timeout);
+        Ok(Begun::Kept(peer.start_with(method, call.payload, callback)?))
     }
 
     fn begin_notify(&self, call: CallSpec<'_>) -> Result<(), GroupCallError> {
-        self.notify(call.callee, call.handler, call.payload, call.timeout)
+        let (peer, mark) = self.shared.route_to(call.callee)?;
+        let method = self.method_timeout(call.handler, call.timeout);
+        Ok(peer.notify(method, call.payload, Some(Box::new(mark)))?)
     }
 
     fn listen(&self, group_listener: Arc<dyn Listener>) -> Result<(), AlreadyObserved> {

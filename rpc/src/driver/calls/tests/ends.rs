@@ -19,16 +19,16 @@ fn a_callback_that_panics_has_been_told_and_others_are() {
     assert_eq!(reported.recv_timeout(SOON).expect("notified").as_deref(), Ok(&b"2"[..]));
     // Deadlines are checked, responses are read, and connections are opened.
     let brief = Call::of("hold").with_timeout(Duration::from_millis(500));
-    let late = scene.peer.start(brief, &b""[..], None).expect("made").wait();
+    let late = scene.peer.start(brief, &b""[..]).expect("made").wait();
     assert!(message(late).starts_with("hold at b (id 2)"), "one of the two keeps it");
-    let started = scene.peer.start(Call::of("echo").with_timeout(SOON), &b"3"[..], None).expect("made");
+    let started = scene.peer.start(Call::of("echo").with_timeout(SOON), &b"3"[..]).expect("made");
     assert_eq!(started.wait().as_deref(), Ok(&b"3"[..]));
 }
 
 #[test]
 fn an_answer_that_is_lost_in_a_panic_elsewhere_is_missed_by_nobody() {
     let scene = scene();
-    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..], None).expect("made");
+    let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
     let (_, responder) = scene.next_held();
     let program = std::thread::spawn(move || {
         let _responder = responder;
@@ -46,7 +46,7 @@ fn an_answer_that_is_lost_in_a_panic_elsewhere_is_missed_by_nobody() {
         panic!("provoked");
     };
     scene.handling.register("takes", Run::Pooled, takes).expect("a name");
-    let first = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..], None).expect("made");
+    let first = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
     *other.lock().expect("no panic") = Some(scene.next_held().1);
     let error = message(scene.call("takes", b""));
     assert_eq!(error, "takes at b (id 2): the handler failed: takes panicked: provoked");
@@ -84,15 +84,14 @@ fn whoever_gets_lent_bytes_back_may_call() {
             let reported = move |result| drop(notify.send(result));
             peer.start_with(Call::of("echo").with_timeout(SOON), &b"again"[..], reported).expect("made");
         };
-        let started =
-            scene.peer.start(Call::of("length").with_timeout(SOON), borrowed(length, call_again), None);
+        let started = scene.peer.start(Call::of("length").with_timeout(SOON), borrowed(length, call_again));
         assert_eq!(started.expect("made").wait(), Ok(length.to_string().into_bytes()));
         assert_eq!(reported.recv_timeout(SOON).expect("notified").as_deref(), Ok(&b"again"[..]));
     }
     // The same for borrowed responses: they are released by the connection that they were written to.
     for length in [10, 1_000_000] {
-        let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..], None).expect("made");
-        let other = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..], None).expect("made");
+        let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
+        let other = scene.peer.start(Call::of("hold").with_timeout(SOON), &b""[..]).expect("made");
         let responder = scene.next_held().1;
         let next = Mutex::new(Some(scene.next_held().1));
         let answer_other = move || {
@@ -155,7 +154,7 @@ fn who_leaves_answers_what_was_sent_before_though_it_has_not_looked() {
     // The thread that reads all connections is busy, and then must execute a goodbye.
     scene.peer.notify(Call::of("stuck"), &b""[..], None).expect("made");
     begins.recv_timeout(SOON).expect("it is at work");
-    let call = other.start(Call::of("echo").with_timeout(SOON), &b"y"[..], None).expect("made");
+    let call = other.start(Call::of("echo").with_timeout(SOON), &b"y"[..]).expect("made");
     assert!(!scene.server.leave(Duration::ZERO));
     go_on.send(()).expect("it waits");
     assert_eq!(call.wait().as_deref(), Ok(&b"y"[..]));
@@ -172,14 +171,14 @@ fn calls_of_a_worker_whose_thread_of_calls_panicked_say_so() {
     let client = server.client();
     let local = peer_of(&client, &worker("a", 1), &server);
     let peer = peer_of(&client, &worker("b", 2), &scene.server);
-    let calls = [&local, &peer].map(|peer| peer.start(Call::of("hold"), &b""[..], None).expect("made"));
+    let calls = [&local, &peer].map(|peer| peer.start(Call::of("hold"), &b""[..]).expect("made"));
     let _held = scene.next_held();
     // The thread releases its bytes.
     let brief = Call::of("hold").with_timeout(Duration::from_millis(500));
-    let late = peer.start(brief, borrowed(1000, || panic!("provoked")), None).expect("made");
+    let late = peer.start(brief, borrowed(1000, || panic!("provoked"))).expect("made");
     let message = "the thread of calls panicked: provoked";
     assert_eq!(reported.recv_timeout(SOON).as_deref(), Ok(message));
-    for mut call in calls {
+    for call in calls {
         let error = call.look(SOON).expect("it ended").expect_err("no thread reads the response");
         assert_eq!(error.why, CallFailure::Panicked(message.into()));
     }

@@ -141,7 +141,7 @@ fn two_workers_with_long_answers_for_each_other_do_not_wait_for_each_other() {
     }
     let calls: Vec<_> = (0..24)
         .flat_map(|_| [&peer, &scene.peer])
-        .map(|peer| peer.start(Call::of("long").with_timeout(SOON), &b""[..], None).expect("made"))
+        .map(|peer| peer.start(Call::of("long").with_timeout(SOON), &b""[..]).expect("made"))
         .collect();
     for call in calls {
         assert_eq!(call.wait().map(|answer| answer.len()), Ok(64 * MIB));
@@ -161,7 +161,7 @@ fn lent_bytes_are_given_back_before_a_blocking_call_returns() {
     // The bytes in flight are sent without a further call.
     until("the rest is not sent", || scene.server.held().0 == 0);
     assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
-    let pending = scene.peer.start(Call::of("hold"), live.lend(&long), None).expect("made");
+    let pending = scene.peer.start(Call::of("hold"), live.lend(&long)).expect("made");
     assert!(pending.cancel());
     assert_eq!((live.now(), message(pending.wait())), (0, "hold at b (id 2): it was cancelled".into()));
 }
@@ -252,7 +252,7 @@ fn notices_of_one_caller_are_held_back_and_those_of_others_are_not() {
         _ = responder.answer(counted.load(Ordering::SeqCst).to_string().into_bytes());
     };
     scene.handling.register("turn", Run::Pooled, reported).expect("a name");
-    let poll = other.start(Call::of("turn").with_timeout(SOON), &b"x"[..], None).expect("made");
+    let poll = other.start(Call::of("turn").with_timeout(SOON), &b"x"[..]).expect("made");
     until("it is not there", || scene.server.held().0 > requests);
     gate.open();
     let before = String::from_utf8(poll.wait().expect("an answer")).expect("a number");
@@ -269,7 +269,7 @@ fn calls_that_were_given_up_count_until_their_handlers_are_done() {
     scene.handling.register("work", Run::Pooled, move |_, _| shut.pass()).expect("a name");
     for _ in 0..20 {
         let calls: Vec<_> = (0..1000)
-            .map(|_| scene.peer.start(Call::of("work").with_timeout(SOON), bytes(100), None).expect("made"))
+            .map(|_| scene.peer.start(Call::of("work").with_timeout(SOON), bytes(100)).expect("made"))
             .collect();
         until("they do not come", || {
             let (requests, _, _) = scene.server.held();

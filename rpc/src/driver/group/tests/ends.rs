@@ -106,7 +106,7 @@ fn a_panic_of_the_thread_that_carries_calls_ends_the_worker() {
     let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
     let (notify, held) = channel();
     b.register("hold", Run::Inline, move |_, responder| _ = notify.send(responder)).expect("free");
-    let mut call = a.start_call("b", "hold", Vec::new(), None).expect("made");
+    let call = a.start_call("b", "hold", Vec::new(), None).expect("made");
     let _responder = held.recv_timeout(SOON).expect("asked");
     // At the deadline, that thread releases the bytes.
     let brief = Some(Duration::from_millis(500));
@@ -153,7 +153,7 @@ fn who_is_busy_while_it_is_asked_whether_it_is_there_keeps_its_calls_until_it_di
     assert!(responder.answer(b"late".to_vec()));
     assert_eq!(handle_event.recv_timeout(SOON), Ok(Ok(b"late".to_vec())));
 
-    let mut call = a.start_call("b", "slow", Vec::new(), Some(SOON * 4)).expect("made");
+    let call = a.start_call("b", "slow", Vec::new(), Some(SOON * 4)).expect("made");
     let kept = responders.recv_timeout(SOON).expect("asked");
     let stuck = suspicion();
     drop(b.drop_liveness());

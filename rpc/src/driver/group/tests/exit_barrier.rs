@@ -42,7 +42,7 @@ fn who_leaves_answers_what_others_have_asked() {
     let (_server, port) = server();
     let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
     let held = hold(&b);
-    let mut call = a.start_call("b", "hold", Vec::new(), None).expect("made");
+    let call = a.start_call("b", "hold", Vec::new(), None).expect("made");
     let responder = held.recv_timeout(SOON).expect("asked");
     let (notify, reported) = channel();
     let leaving = thread::spawn(move || notify.send(b.shutdown(Shutdown::Graceful)));
@@ -66,7 +66,7 @@ fn a_static_group_answers_what_was_asked_before_it_ends() {
     let (_server, port) = server();
     let [a, b] = all(port, ["a", "b"], lasting);
     let held = hold(&b);
-    let mut call = a.start_call("b", "hold", Vec::new(), None).expect("made");
+    let call = a.start_call("b", "hold", Vec::new(), None).expect("made");
     let responder = held.recv_timeout(SOON).expect("asked");
     let (notify, reported) = channel();
     let ending = [b, a].map(|agent| {
@@ -89,7 +89,7 @@ fn calls_to_who_leaves_end_with_it_if_it_dies_meanwhile() {
     let (_server, port) = server();
     let (a, b) = (joined(port, "a", 0), joined(port, "b", 1));
     let held = hold(&b);
-    let mut call = a.start_call("b", "hold", Vec::new(), None).expect("made");
+    let call = a.start_call("b", "hold", Vec::new(), None).expect("made");
     let _responder = held.recv_timeout(SOON).expect("asked");
     let b = Arc::new(b);
     let leaving = thread::spawn({
@@ -117,7 +117,7 @@ fn an_abrupt_end_ends_calls_to_who_leaves_and_to_oneself() {
     let leaving = thread::spawn(move || b.shutdown(Shutdown::Graceful));
     while next_event(&a) != GroupEvent::Left(worker("b", 1)) {}
     drop(a);
-    for mut call in calls {
+    for call in calls {
         let why = failure(call.look(SOON).expect("it ends with its worker"));
         assert_eq!(why, CallFailure::CallerEnded("this worker was shut down".into()));
     }
@@ -152,7 +152,7 @@ fn a_leave_whose_time_for_calls_is_up_goes_on_and_names_whom_they_were_for() {
             (&AgentError::CallsCut { callees }, Some(Err(error.clone()))),
             "{size:?}"
         );
-        for mut call in calls {
+        for call in calls {
             let why = failure(call.look(SOON).expect("it was cut"));
             let message = "this worker is leaving its group, and the timeout of its calls has passed";
             assert_eq!(why, CallFailure::CallerEnded(message.into()));
@@ -195,7 +195,7 @@ fn calls_of_a_worker_whose_thread_panicked_say_so() {
     let calls = [call("b"), call("a")];
     let _responders = [&held, &local].map(|held| held.recv_timeout(SOON).expect("asked"));
     a.panicked("the thread of liveness keys panicked: provoked");
-    for mut call in calls {
+    for call in calls {
         let why = failure(call.look(SOON).expect("it ends with its worker"));
         assert_eq!(why, CallFailure::Panicked("the thread of liveness keys panicked: provoked".into()));
     }
