@@ -5,7 +5,7 @@ use super::clock::Clock;
 use super::store::{Store, Timeout};
 use crate::elastic_store::barrier::{BarrierOptions, BarrierOutcome, BarrierTimeout, TracedBarrier};
 use crate::elastic_store::get_all::{
-    DataSearch, ExchangeTimeout, Lacking, ReadConfirmation, data_key, data_keys,
+    DataSearch, ExchangeTimeout, Lacking, data_key, data_keys, read_confirmation,
 };
 use crate::elastic_store::{GroupError, IGNORED_VALUE, Step, UnexpectedOutcome, check_group};
 use crate::error::{Cause, ErrorKind};
@@ -62,19 +62,14 @@ pub fn get_all(
         }
         data => data?,
     };
-    let mut confirmation = ReadConfirmation::new(prefix, rank, world_size, timeout);
-    while let Some(step) = confirmation.next_step() {
-        let outcome = match perform(store, &step, clock.now(), timeout) {
-            Err(error) if is_wait_timeout(&error) && matches!(step, Step::Wait { .. }) => {
-                let counted = perform_timeout(store, &confirmation.count_step(), clock.now(), SEARCH_TIMEOUT);
-                let Ok(Outcome::Number(count)) = counted else { return Err(error.into()) };
-                return Err(timed_out(Lacking::Reading(world_size - count)).into());
-            }
-            outcome => outcome?,
-        };
-        confirmation.handle(clock.now(), outcome)?;
+    let mut barrier = TracedBarrier::new(read_confirmation(prefix, world_size, timeout))?;
+    match (run(store, &mut barrier, timeout, &|| rank == 0)?, barrier.barrier_outcome()) {
+        (Some(error), Some(BarrierOutcome::TimedOut)) => Err(match count(store, &barrier) {
+            Some(count) if is_wait_timeout(&error) => timed_out(Lacking::Reading(world_size - count)).into(),
+            _ => error.into(),
+        }),
+        _ => Ok(data),
     }
-    Ok(data)
 }
 
 /// Returns whether a wait timed out although the store responds.
@@ -138,11 +133,36 @@ pub fn arrive(
     arrived: &dyn Fn(),
 ) -> Result<(), MeetingError> {
     let mut machine = TracedBarrier::new(options.clone())?;
-    let (clock, store) = (Clock::new(), &store.for_one_call());
-    let mut timed_out = None;
+    let store = &store.for_one_call();
+    let go_on = || {
+        arrived();
+        true
+    };
+    let timed_out = run(store, &mut machine, options.timeout, &go_on)?;
+    let barrier_outcome = machine.barrier_outcome().unwrap_or(&BarrierOutcome::Released);
+    let by_number = |rank: i64| rank.to_string();
+    match (BarrierTimeout::of(options, barrier_outcome, rank_name.unwrap_or(&by_number)), timed_out) {
+        (Some(missing), _) => Err(missing.into()),
+        (None, Some(error)) if *barrier_outcome == BarrierOutcome::TimedOut => {
+            let message = |count| format!("{count} of {} have arrived", options.world_size).into();
+            Err(error.with_message(count(store, &machine).map(message)).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Performs the steps of a barrier. `arrived` is called as soon as the other ranks no longer wait for this one, if this
+/// one still waits; it returns whether to go on. Returns the error of a wait that timed out.
+fn run(
+    store: &Store,
+    machine: &mut TracedBarrier,
+    timeout: Duration,
+    arrived: &dyn Fn() -> bool,
+) -> Result<Option<CallError>, MeetingError> {
+    let (clock, mut timed_out) = (Clock::new(), None);
     while let Some(step) = machine.next_step() {
         // The store answers tracing requests at once, or their own deadline bounds them.
-        let outcome = match perform(store, &step, clock.now(), options.timeout) {
+        let outcome = match perform(store, &step, clock.now(), timeout) {
             Err(error) if error.kind() == ErrorKind::TimedOut && matches!(step, Step::Wait { .. }) => {
                 timed_out.get_or_insert(error);
                 Outcome::Missing
@@ -157,23 +177,19 @@ pub fn arrive(
         let was_awaited = !machine.has_arrived();
         machine.handle(clock.now(), outcome)?;
         // The last rank to arrive learns it from the return of this function.
-        if was_awaited && machine.has_arrived() && machine.barrier_outcome().is_none() {
-            arrived();
+        let waits = machine.has_arrived() && machine.barrier_outcome().is_none();
+        if was_awaited && waits && !arrived() {
+            break;
         }
     }
-    let barrier_outcome = machine.barrier_outcome().unwrap_or(&BarrierOutcome::Released);
-    let by_number = |rank: i64| rank.to_string();
-    match (BarrierTimeout::of(options, barrier_outcome, rank_name.unwrap_or(&by_number)), timed_out) {
-        (Some(missing), _) => Err(missing.into()),
-        (None, Some(error)) if *barrier_outcome == BarrierOutcome::TimedOut => {
-            let counted = perform_timeout(store, &machine.count_step(), clock.now(), SEARCH_TIMEOUT);
-            let message = match counted {
-                Ok(Outcome::Number(count)) => Some(format!("{count} of {} have arrived", options.world_size)),
-                _ => None,
-            };
-            Err(error.with_message(message.map(Into::into)).into())
-        }
-        _ => Ok(()),
+    Ok(timed_out)
+}
+
+/// Returns how many ranks have arrived at a barrier, for the message of its timeout; `None` if that is not known.
+fn count(store: &Store, machine: &TracedBarrier) -> Option<i64> {
+    match perform_timeout(store, &machine.count_step(), Instant::ORIGIN, SEARCH_TIMEOUT) {
+        Ok(Outcome::Number(count)) => Some(count),
+        _ => None,
     }
 }
 

@@ -1,11 +1,12 @@
-//! End of a data exchange: every rank announces that it has read all data, and rank 0, which often hosts the store,
-//! waits for that.
+//! Keys and errors of a data exchange. It ends with a barrier at which every rank confirms that it has read all data,
+//! and where only rank 0, which often hosts the store, waits.
 
+use super::barrier::BarrierOptions;
 use super::survey::Survey;
-use super::{Step, UnexpectedOutcome, counter_key, joined, last_member_key, owned};
+use super::{Step, joined, owned};
 use crate::error::{OneLine, Span};
 use crate::store::call::Outcome;
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -113,108 +114,16 @@ impl DataSearch {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SearchState {
-    Counting,
-    Announcing,
-    Waiting { until: Instant },
-    Done,
-}
-
-/// Steps of a rank after it has read all data.
-#[derive(Clone, Debug)]
-pub struct ReadConfirmation {
-    prefix: Box<str>,
-    rank: i64,
-    world_size: i64,
-    timeout: Duration,
-    state: SearchState,
-}
-
-impl ReadConfirmation {
-    /// Creates the steps of `rank` in an exchange under `prefix`; rank 0 waits `timeout` for the others.
-    #[must_use]
-    pub fn new(prefix: &str, rank: i64, world_size: i64, timeout: Duration) -> Self {
-        let prefix = joined(&[&owned(prefix), "/finished"]);
-        Self { prefix, rank, world_size, timeout, state: SearchState::Counting }
-    }
-
-    /// Returns the next step; `None` when this rank may leave.
-    #[must_use]
-    pub fn next_step(&self) -> Option<Step> {
-        match self.state {
-            SearchState::Counting => Some(Step::Add { key: counter_key(&self.prefix), delta: 1 }),
-            SearchState::Announcing => Some(Step::Mark { key: last_member_key(&self.prefix) }),
-            SearchState::Waiting { until } => Some(Step::Wait { key: last_member_key(&self.prefix), until }),
-            SearchState::Done => None,
-        }
-    }
-
-    /// Returns the step that counts the ranks that have read all data, for use after a timeout. The outcome is
-    /// their number.
-    #[must_use]
-    pub fn count_step(&self) -> Step {
-        Step::Add { key: counter_key(&self.prefix), delta: 0 }
-    }
-
-    /// Handles the outcome of the step. The caller handles a wait that times out as an error.
-    ///
-    /// # Errors
-    /// The outcome does not belong to that step.
-    pub fn handle(&mut self, now: Instant, outcome: Outcome) -> Result<(), UnexpectedOutcome> {
-        self.state = match (self.state, outcome) {
-            (SearchState::Counting, Outcome::Number(count)) if count >= self.world_size => {
-                SearchState::Announcing
-            }
-            (SearchState::Counting, Outcome::Number(_)) if self.rank == 0 => {
-                SearchState::Waiting { until: now + self.timeout }
-            }
-            (SearchState::Counting, Outcome::Number(_))
-            | (SearchState::Announcing, Outcome::Applied)
-            | (SearchState::Waiting { .. }, Outcome::Released) => SearchState::Done,
-            (_, outcome) => return Err(UnexpectedOutcome { step: self.next_step(), outcome }),
-        };
-        Ok(())
-    }
+/// Returns the options of the barrier at which the ranks of an exchange under `prefix` confirm that they have read all
+/// data. Only rank 0 waits there, for up to `timeout`; the others leave once they have arrived.
+#[must_use]
+pub fn read_confirmation(prefix: &str, world_size: i64, timeout: Duration) -> BarrierOptions {
+    BarrierOptions { timeout, ..BarrierOptions::new(world_size, &joined(&[prefix, "/finished"])) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const NOW: Instant = Instant::from_millis(5);
-
-    fn steps(rank: i64, outcomes: &[Outcome]) -> Vec<Option<Step>> {
-        let mut confirmation = ReadConfirmation::new("data/", rank, 3, Duration::from_millis(7));
-        let mut steps = alloc::vec![confirmation.next_step()];
-        for &outcome in outcomes {
-            confirmation.handle(NOW, outcome).expect("belongs to the step");
-            steps.push(confirmation.next_step());
-        }
-        steps
-    }
-
-    #[test]
-    fn rank_zero_leaves_last() {
-        let add = Some(Step::Add { key: "data//finished/num_members".into(), delta: 1 });
-        let mark = Some(Step::Mark { key: "data//finished/last_member".into() });
-        let until = Instant::from_millis(12);
-        let wait = Some(Step::Wait { key: "data//finished/last_member".into(), until });
-        let (first, last) = (Outcome::Number(1), Outcome::Number(3));
-        assert_eq!(steps(1, &[first]), [add.clone(), None]);
-        assert_eq!(steps(1, &[last, Outcome::Applied]), [add.clone(), mark.clone(), None]);
-        assert_eq!(steps(0, &[first, Outcome::Released]), [add.clone(), wait, None]);
-        assert_eq!(steps(0, &[last, Outcome::Applied]), [add, mark, None]);
-    }
-
-    #[test]
-    fn outcomes_of_other_steps_are_refused() {
-        let mut confirmation = ReadConfirmation::new("data", 0, 3, Duration::ZERO);
-        let error = confirmation.handle(NOW, Outcome::Applied).expect_err("a number was due");
-        assert_eq!(error.step, confirmation.next_step());
-        confirmation.handle(NOW, Outcome::Number(1)).expect("fits");
-        confirmation.handle(NOW, Outcome::Missing).expect_err("the caller's error");
-    }
 
     #[test]
     fn numbers_stand_right_behind_the_prefix() {

@@ -4,6 +4,7 @@ use crate::driver::store_client::StoreOptions;
 use crate::elastic_store::get_all::{ExchangeTimeout, Lacking};
 use std::format;
 use std::thread;
+use std::vec;
 
 /// Longer than anything here takes. A test that needs it has failed.
 const SOON: Duration = Duration::from_secs(20);
@@ -135,6 +136,11 @@ fn rank_zero_waits_for_the_others_and_they_for_the_data() {
         store.peer()
     );
     assert_eq!(error.to_string(), expected);
+    // The others do not wait for a confirmation.
+    (0..2).for_each(|rank| store.set(format!("b{rank}").as_bytes(), b"x", Timeout::Default).expect("set"));
+    let both = vec![b"x".to_vec(); 2];
+    assert_eq!(get_all(&store, 1, "b", 2, short).expect("rank 0 has not read it"), both);
+    assert_eq!(get_all(&store, 0, "b", 2, short).expect("all have read it"), both);
     // Of many missing ranks, those are named that show whether it is one host or several.
     let error = synchronize(&store, b"x", 3, 100, "many", short).expect_err("alone");
     let first: Vec<String> = (0..17).filter(|&rank| rank != 3).map(|rank: i64| rank.to_string()).collect();

@@ -5,7 +5,7 @@ use rendezvous_core::elastic_store::Step;
 use rendezvous_core::elastic_store::barrier::{
     BarrierOptions, BarrierOutcome, BarrierTimeout, TracedBarrier,
 };
-use rendezvous_core::elastic_store::get_all::ReadConfirmation;
+use rendezvous_core::elastic_store::get_all::read_confirmation;
 use rendezvous_core::rendezvous::error::{RendezvousError, RendezvousErrorKind};
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use rendezvous_core::rendezvous::parse::parse_config;
@@ -44,8 +44,9 @@ fn machines_run() -> bool {
             && barrier.handle(Instant::ORIGIN, Outcome::Applied).is_ok()
             && barrier.barrier_outcome() == Some(&BarrierOutcome::Released)
     });
-    let mut confirmation = ReadConfirmation::new("x", 1, 2, Duration::from_secs(1));
-    let left = confirmation.handle(Instant::ORIGIN, Outcome::Number(1)).is_ok()
-        && confirmation.next_step().is_none();
+    let confirmation = TracedBarrier::new(read_confirmation("x", 2, Duration::from_secs(1)));
+    let left = confirmation.is_ok_and(|mut barrier| {
+        barrier.handle(Instant::ORIGIN, Outcome::Number(1)).is_ok() && barrier.has_arrived()
+    });
     reported && released && left
 }
