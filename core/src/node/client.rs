@@ -5,7 +5,7 @@ pub mod link;
 
 use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase, Violation};
 use crate::store::call::{GetMode, Outcome};
-use crate::store::client_conn::{BeginError, Finding, Loss};
+use crate::store::client_conn::{BeginError, Finding, GiveUp, Loss};
 use core::net::SocketAddr;
 
 /// How many bytes of a call were sent before its connection ended.
@@ -176,6 +176,21 @@ impl ServerProfile {
     pub const fn dialled(&mut self, address: Option<SocketAddr>) {
         self.address = address;
     }
+}
+
+/// Returns the failure of a call that ended in `phase` because its deadline passed or its caller cancelled it. `todo` is
+/// what became of its connection.
+#[must_use]
+pub const fn given_up(kind: ErrorKind, phase: Phase, todo: GiveUp) -> Failure {
+    let (cause, effect) = match todo {
+        GiveUp::Nothing => (Cause::NotReleased, Effect::None),
+        GiveUp::Send(_, effect) => (Cause::NotReleased, effect),
+        // It is unknown whether the whole request arrived.
+        GiveUp::Close(Effect::Kept) => (Cause::NoAnswer, Effect::Possible),
+        GiveUp::Close(effect) => (Cause::NoAnswer, effect),
+    };
+    let cause = if matches!(kind, ErrorKind::TimedOut) { cause } else { Cause::Unknown };
+    Failure { effect, ..Failure::new(kind, phase, cause) }
 }
 
 /// Returns the failure of a call whose connection violated the protocol. `effect` is what the call may have changed.

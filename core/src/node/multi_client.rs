@@ -15,10 +15,10 @@
 mod connections;
 mod outgoing;
 
-use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
+use crate::error::{Cause, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::ids::ConnId;
 use crate::limits::ClientLimits;
-use crate::node::client::{Attempts, ServerProfile};
+use crate::node::client::{Attempts, ServerProfile, given_up};
 use crate::rng::Rng;
 use crate::store::call::{Call, CallId, Outcome, WaitMode};
 use crate::store::client_conn::GiveUp;
@@ -325,16 +325,11 @@ impl MultiClient {
             }
             CallPosition::On(conn, _) => {
                 let phase = self.pool.phase(conn, id);
-                let (cause, effect) = match self.pool.give_up(conn, id) {
-                    GiveUp::Close(effect) => (Cause::NoAnswer, effect),
-                    GiveUp::Nothing => (Cause::NotReleased, Effect::None),
-                    GiveUp::Send(bytes, effect) => {
-                        self.pool.append(conn, &bytes, &mut self.outputs);
-                        (Cause::NotReleased, effect)
-                    }
-                };
-                let cause = if kind == ErrorKind::TimedOut { cause } else { Cause::Unknown };
-                Failure { effect, ..Failure::new(kind, phase, cause) }
+                let todo = self.pool.give_up(conn, id);
+                if let GiveUp::Send(bytes, _) = todo {
+                    self.pool.append(conn, &bytes, &mut self.outputs);
+                }
+                given_up(kind, phase, todo)
             }
         };
         self.complete(now, id, Err(failure));

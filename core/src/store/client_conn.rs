@@ -224,12 +224,13 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         }
     }
 
-    /// Returns the first bytes of a connection, which the caller sends in one write. [`Event::Greeted`] follows.
+    /// Begins a new connection, and drops the state of an earlier one whose greeting was not answered. Returns the
+    /// first bytes, which the caller sends in one write. [`Event::Greeted`] follows.
     pub fn greet(&mut self) -> [u8; GREETING_BYTES] {
+        *self = Self::new(self.limits, self.nonce);
         let nonce = self.next_nonce();
         let greeting = Entry { nonce, ..Entry::new(CallId(0), &Call::Ping, GetMode::Pipelined, Step::Greet) };
-        // The table of a new connection is empty. A second greeting is a bug of the caller; its echo is then
-        // unsolicited.
+        // The table of a new connection is empty.
         let _ = self.entries.push_back(greeting);
         let mut bytes = [0; GREETING_BYTES];
         let mut fill = Fill::new(&mut bytes);
@@ -438,16 +439,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
     /// Handles a complete part, which is in `self.head`.
     fn part_received(&mut self, part: ReplyPart) -> Result<Option<Event<'static>>, Violation> {
         let byte = self.head[0];
-        let number = u64::from_le_bytes([
-            self.head[0],
-            self.head[1],
-            self.head[2],
-            self.head[3],
-            self.head[4],
-            self.head[5],
-            self.head[6],
-            self.head[7],
-        ]);
+        let number = u64::from_le_bytes(*self.head.first_chunk().unwrap_or(&[0; 8]));
         let violation = |due, seen| Err(Violation { due, seen });
         let Some(entry) = self.entries.front_mut() else { return Ok(None) };
         entry.replied |= part != ReplyPart::Prefix;
@@ -536,8 +528,8 @@ impl<const PENDING: usize> ClientConn<PENDING> {
 
     /// First nine bytes of the replies to WAIT and GET.
     fn head_received(&mut self) -> Result<Option<Event<'static>>, Violation> {
-        let (first, rest) = (self.head[0], &self.head[1..]);
-        let length = rest.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        let first = self.head[0];
+        let length = u64::from_le_bytes(*self.head.last_chunk().unwrap_or(&[0; 8]));
         let Some(entry) = self.entries.front() else { return Ok(None) };
         if first != STOP_WAITING {
             return Err(Violation { due: Due::StopWaiting, seen: u64::from(first) });

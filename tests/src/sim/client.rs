@@ -124,9 +124,9 @@ impl Client {
         for number in self.connection_numbers() {
             if let Some(connection) =
                 self.connections.iter_mut().find(|connection| connection.number == number)
-                && connection.link.poll_timeout().is_some_and(|at| at <= context.now)
+                && connection.link.dialer.poll_timeout().is_some_and(|at| at <= context.now)
             {
-                connection.link.handle(context.now, DialInput::Tick);
+                connection.link.dialer.handle(context.now, DialInput::Tick);
                 self.drain(context, number)?;
             }
         }
@@ -144,7 +144,7 @@ impl Client {
             } else {
                 DialInput::Unresolved(ErrorKind::Unresolved, Cause::Resolver(-2))
             };
-            connection.link.handle(context.now, input);
+            connection.link.dialer.handle(context.now, input);
             self.drain(context, number)?;
         }
         self.settle(context)
@@ -165,14 +165,14 @@ impl Client {
         match notice {
             Notice::Connected(_) => {
                 connection.epoch = context.network.epoch(stream);
-                connection.link.handle(context.now, DialInput::Connected);
+                connection.link.dialer.handle(context.now, DialInput::Connected);
                 self.drain(context, number)?;
             }
             Notice::Refused(_) => {
                 connection.hang_up(context);
                 // 111 is ECONNREFUSED.
                 let input = DialInput::Failed(ErrorKind::Refused, Cause::Os(111));
-                connection.link.handle(context.now, input);
+                connection.link.dialer.handle(context.now, input);
                 self.drain(context, number)?;
             }
             Notice::Readable(..) => self.read(context, number, stream)?,
@@ -184,8 +184,8 @@ impl Client {
     /// Closes every connection. No call may be under way.
     pub(super) fn leave(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
         for mut connection in self.connections.drain(..) {
-            let (pending, state) = (connection.link.conn().pending(), connection.link.state());
-            if state == DialState::Ready && !(connection.link.conn().is_idle() && connection.out.is_empty()) {
+            let (pending, state) = (connection.link.conn.pending(), connection.link.dialer.state());
+            if state == DialState::Ready && !(connection.link.conn.is_idle() && connection.out.is_empty()) {
                 let what = format!("c{} leaves {pending} calls in a table", self.number);
                 return Err(CheckError(what));
             }
@@ -217,7 +217,8 @@ impl Client {
         self.deadline = self.tasks.iter().map(|task| (task.deadline, task.id)).min();
         let awake = self.tasks.iter().filter(|_| self.health == Health::Sound);
         let tasks = awake.map(|task| task.cancel_at.unwrap_or(task.deadline).min(task.deadline));
-        let connections = self.connections.iter().filter_map(|connection| connection.link.poll_timeout());
+        let connections =
+            self.connections.iter().filter_map(|connection| connection.link.dialer.poll_timeout());
         let script = self.script.wants_next(self.tasks.len()).then_some(self.pauses_until.max(context.now));
         if let Some(next) = tasks.chain(connections).chain(script).min()
             && self.due.is_none_or(|due| next < due)
@@ -312,7 +313,7 @@ impl Client {
             else {
                 return Ok(());
             };
-            let Some(output) = connection.link.poll_output() else { return Ok(()) };
+            let Some(output) = connection.link.dialer.poll_output() else { return Ok(()) };
             match output {
                 DialOutput::Resolve => {
                     let at = context.now + self.sim_rng.span(Duration::ZERO, Duration::from_millis(20));
@@ -325,7 +326,7 @@ impl Client {
                     context.note(format_args!("c{} l{number} connects {stream} to {route:?}", self.number));
                     connection.stream = Some(stream);
                 }
-                DialOutput::Greet => connection.out.extend_from_slice(&connection.link.conn().greet()),
+                DialOutput::Greet => connection.out.extend_from_slice(&connection.link.conn.greet()),
                 DialOutput::Disconnect => connection.hang_up(context),
                 DialOutput::Ready => context.note(format_args!("c{} l{number} is ready", self.number)),
                 DialOutput::Failed(failure) => {
@@ -383,7 +384,7 @@ impl Client {
                 CheckError(format!("c{} l{number} met a breach of the protocol: {violation}", self.number))
             })?;
             let Some(event) = event else {
-                let all_read = bytes.is_empty() || connection.link.state() == DialState::Failed;
+                let all_read = bytes.is_empty() || connection.link.dialer.state() == DialState::Failed;
                 self.drain(context, number)?;
                 return if all_read { Ok(()) } else { Err(CheckError("bytes were left unread".to_owned())) };
             };
@@ -462,7 +463,10 @@ impl Client {
             return self.end_calls_of(context, connection);
         }
         self.connections[slot].hang_up(context);
-        self.connections[slot].link.handle(context.now, DialInput::Failed(ErrorKind::ServerGone, cause));
+        self.connections[slot]
+            .link
+            .dialer
+            .handle(context.now, DialInput::Failed(ErrorKind::ServerGone, cause));
         self.drain(context, number)
     }
 
@@ -474,7 +478,7 @@ impl Client {
     ) -> Result<(), CheckError> {
         let left = connection.left();
         connection.hang_up(context);
-        while let Some(loss) = connection.link.conn().lose() {
+        while let Some(loss) = connection.link.conn.lose() {
             let in_flight = |task: &Task| {
                 task.flight
                     .as_ref()
@@ -533,7 +537,7 @@ impl Client {
             else {
                 return Err(CheckError(format!("{} is under way on no line", task.id)));
             };
-            match self.connections[connection].link.conn().give_up(flight.call) {
+            match self.connections[connection].link.conn.give_up(flight.call) {
                 GiveUp::Nothing => {
                     return Err(CheckError(format!(
                         "{} is under way, and its link does not know it",
@@ -562,7 +566,7 @@ impl Client {
             .tasks
             .iter()
             .any(|task| task.flight.as_ref().is_some_and(|at| at.connection == connection.number));
-        if !in_use && connection.link.conn().may_begin() == Err(BeginError::Full) {
+        if !in_use && connection.link.conn.may_begin() == Err(BeginError::Full) {
             context.note(format_args!("c{} hangs up l{}, which is full", self.number, connection.number));
             connection.hang_up(context);
             self.connections.remove(slot);

@@ -29,35 +29,35 @@ impl Client {
         let cancelled = |phase| Failure { phase, ..CANCELLED };
         loop {
             if span.token.is_cancelled() {
-                return Err(cancelled(link.failure(self.clock.now()).phase));
+                return Err(cancelled(link.dialer.failure(self.clock.now()).phase));
             }
-            match link.poll_output() {
+            match link.dialer.poll_output() {
                 Some(DialOutput::Resolve) => match self.addresses(span) {
-                    Ok(Ok(found)) => link.handle(self.clock.now(), DialInput::Resolved(&found)),
+                    Ok(Ok(found)) => link.dialer.handle(self.clock.now(), DialInput::Resolved(&found)),
                     Ok(Err(error)) => {
                         let (kind, cause) = error.classify();
-                        link.handle(self.clock.now(), DialInput::Unresolved(kind, cause));
+                        link.dialer.handle(self.clock.now(), DialInput::Unresolved(kind, cause));
                     }
-                    Err(Ended::TimeUp) => link.handle(self.clock.now(), DialInput::Tick),
+                    Err(Ended::TimeUp) => link.dialer.handle(self.clock.now(), DialInput::Tick),
                     Err(Ended::Cancelled) => return Err(cancelled(Phase::Resolving)),
                 },
                 Some(DialOutput::Connect(address)) => {
                     drop(registration.take());
-                    match self.connect_socket(ticket, span, address, link.poll_timeout()) {
+                    match self.connect_socket(ticket, span, address, link.dialer.poll_timeout()) {
                         Ok(Some(socket)) => {
                             registration = Some(socket.map(BlockingSocket::new));
-                            link.handle(self.clock.now(), DialInput::Connected);
+                            link.dialer.handle(self.clock.now(), DialInput::Connected);
                         }
-                        Ok(None) => link.handle(self.clock.now(), DialInput::Tick),
+                        Ok(None) => link.dialer.handle(self.clock.now(), DialInput::Tick),
                         Err(error) => {
                             let (kind, cause) = classify(&error);
-                            link.handle(self.clock.now(), DialInput::Failed(kind, cause));
+                            link.dialer.handle(self.clock.now(), DialInput::Failed(kind, cause));
                         }
                     }
                 }
                 Some(DialOutput::Greet) => {
-                    let bytes = link.conn().greet();
-                    let until = link.poll_timeout().unwrap_or(span.deadline);
+                    let bytes = link.conn.greet();
+                    let until = link.dialer.poll_timeout().unwrap_or(span.deadline);
                     let Some(Registration { socket, .. }) = &mut registration else { continue };
                     let mut timer = Timer::new(&self.clock, self.clock.now(), until);
                     if let Err(exchange_error) = socket.send_all(&bytes, &mut timer, &mut Sent::Nothing) {
@@ -68,9 +68,9 @@ impl Client {
                 Some(DialOutput::Ready) => {
                     let Some(pooled) = registration else { continue };
                     let socket = pooled.into_inner();
-                    self.pool.dialled(link.address());
+                    self.pool.dialled(link.dialer.current());
                     self.options.last_try.set(None);
-                    return Ok(Box::new(Wire::new(socket, link, self.clock.now())));
+                    return Ok(Box::new(Wire::new(socket, link.conn, self.clock.now())));
                 }
                 Some(DialOutput::Failed(failure)) => {
                     self.pool.dialled(None);
@@ -88,8 +88,8 @@ impl Client {
         registration: &mut Option<Registration<'_, BlockingSocket>>,
         span: Span<'_>,
     ) -> Result<(), Failure> {
-        let until = link.poll_timeout().unwrap_or(span.deadline);
-        match (link.state(), registration) {
+        let until = link.dialer.poll_timeout().unwrap_or(span.deadline);
+        match (link.dialer.state(), registration) {
             (DialState::Greeting, Some(Registration { socket, .. })) => {
                 let mut buffer = [0; 64];
                 let mut timer = Timer::new(&self.clock, self.clock.now(), until);
@@ -108,10 +108,12 @@ impl Client {
             (_, registration) => {
                 // A pause: closes the failed socket meanwhile.
                 *registration = None;
-                self.options.last_try.set(Some(FailedTry::new(&self.peer, link.failure(self.clock.now()))));
+                self.options
+                    .last_try
+                    .set(Some(FailedTry::new(&self.peer, link.dialer.failure(self.clock.now()))));
                 let left = until.since(self.clock.now());
                 if !span.token.wait(left) {
-                    link.handle(self.clock.now().max(until), DialInput::Tick);
+                    link.dialer.handle(self.clock.now().max(until), DialInput::Tick);
                 }
             }
         }
@@ -122,9 +124,9 @@ impl Client {
         let now = self.clock.now();
         match exchange_error {
             ExchangeError::Lost(cause, _) => {
-                link.handle(now, DialInput::Failed(ErrorKind::ServerGone, cause))
+                link.dialer.handle(now, DialInput::Failed(ErrorKind::ServerGone, cause))
             }
-            _ => link.handle(now.max(link.poll_timeout().unwrap_or(now)), DialInput::Tick),
+            _ => link.dialer.handle(now.max(link.dialer.poll_timeout().unwrap_or(now)), DialInput::Tick),
         }
     }
 

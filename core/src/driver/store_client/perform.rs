@@ -3,7 +3,7 @@
 use super::Client;
 use super::pool::{Ended, Entered, HoldTime, Ticket};
 use super::wire::{ExchangeError, Timer, Wire};
-use crate::driver::backend::{CANCELLED, NOT_RELEASED, Span};
+use crate::driver::backend::{CANCELLED, Span};
 use crate::driver::socket::{Idle, look};
 use crate::driver::take::Take;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
@@ -62,15 +62,13 @@ impl Client {
             let result = match wire.exchange(call, attempts.mode(), &mut timer, take) {
                 Ok(outcome) => Ok(outcome),
                 Err(ExchangeError::NotBegun(error)) => Err(begin_failure(error)),
-                Err(ExchangeError::TimedOut(phase, cause, effect)) => {
-                    Err(Failure { phase, cause, effect, ..NOT_RELEASED })
-                }
+                Err(ExchangeError::TimedOut(phase)) => Err(wire.give_up(phase)),
                 Err(ExchangeError::Violated(violation)) => {
-                    let effect = wire.link.conn().lose().map_or(Effect::None, |loss| loss.effect);
+                    let effect = wire.conn.lose().map_or(Effect::None, |loss| loss.effect);
                     Err(violation_failure(violation, effect))
                 }
                 Err(ExchangeError::Lost(cause, sent)) => {
-                    let loss = wire.link.conn().lose();
+                    let loss = wire.conn.lose();
                     self.dropped(ticket, wire);
                     // The other idle connections are connections to the same server.
                     self.pool.forget_idle();
@@ -111,7 +109,7 @@ impl Client {
     pub(super) fn usable(
         &self,
         ticket: Ticket,
-        mut wire: Box<Wire>,
+        wire: Box<Wire>,
         call: &Call<'_>,
         now: Instant,
     ) -> Option<Box<Wire>> {
@@ -123,7 +121,7 @@ impl Client {
         let as_expected = match look(wire.fd()) {
             Idle::Silent => true,
             // The end of an abandoned call may arrive at any time. Anything else was not requested.
-            Idle::Unread => !wire.link.conn().is_idle(),
+            Idle::Unread => !wire.conn.is_idle(),
             Idle::Ended => false,
         };
         if as_expected { Some(wire) } else { self.dropped(ticket, wire) }

@@ -3,11 +3,10 @@
 use crate::driver::clock::Clock;
 use crate::driver::socket::classify;
 use crate::driver::take::Take;
-use crate::error::{Cause, Effect, Phase, Violation};
-use crate::node::client::Sent;
-use crate::node::client::link::Link;
+use crate::error::{Cause, ErrorKind, Failure, Phase, Violation};
+use crate::node::client::{Sent, given_up};
 use crate::store::call::{Call, CallId, GetMode, Outcome};
-use crate::store::client_conn::{BeginError, Event, GiveUp};
+use crate::store::client_conn::{BeginError, ClientConn, Event, GiveUp};
 use crate::time::{Duration, Instant};
 use alloc::vec::Vec;
 use socket2::Socket;
@@ -34,7 +33,7 @@ pub(super) struct BlockingSocket {
 #[derive(Debug)]
 pub(super) struct Wire {
     socket: BlockingSocket,
-    pub(super) link: Link<PENDING>,
+    pub(super) conn: ClientConn<PENDING>,
     out: Vec<u8>,
     input: Vec<u8>,
     calls: u64,
@@ -45,8 +44,8 @@ pub(super) struct Wire {
 /// Reason why an exchange failed.
 #[derive(Debug)]
 pub(super) enum ExchangeError {
-    /// The deadline passed. Unless the cause is [`Cause::NotReleased`], the connection cannot be used any more.
-    TimedOut(Phase, Cause, Effect),
+    /// The deadline passed in this phase.
+    TimedOut(Phase),
     /// The connection ended.
     Lost(Cause, Sent),
     /// The peer violated the protocol.
@@ -57,16 +56,16 @@ pub(super) enum ExchangeError {
 
 impl Wire {
     /// Makes a connection whose greeting was answered.
-    pub(super) fn new(socket: BlockingSocket, link: Link<PENDING>, now: Instant) -> Self {
+    pub(super) fn new(socket: BlockingSocket, conn: ClientConn<PENDING>, now: Instant) -> Self {
         let (out, input) = (Vec::with_capacity(BUFFER_BYTES), std::vec![0; BUFFER_BYTES]);
-        Self { socket, link, out, input, calls: 0, used: now }
+        Self { socket, conn, out, input, calls: 0, used: now }
     }
 
     pub(super) fn fd(&self) -> RawFd {
         self.socket.socket.as_raw_fd()
     }
 
-    /// Performs one call from its first byte to its last.
+    /// Performs one call from its first byte to its last. A call that timed out must be given up.
     pub(super) fn exchange(
         &mut self,
         call: &Call<'_>,
@@ -75,44 +74,7 @@ impl Wire {
         take: &mut dyn Take,
     ) -> Result<Outcome, ExchangeError> {
         self.calls += 1;
-        let id = CallId(self.calls);
-        let result = self.drive(id, call, mode, timer, take);
-        let Err(ExchangeError::TimedOut(mut phase, ..)) = result else { return result };
-        let conn = self.link.conn();
-        if phase != Phase::Sending {
-            phase = conn.phase(id).unwrap_or(phase);
-        }
-        let (can_go_on, effect) = match conn.give_up(id) {
-            GiveUp::Nothing => (true, Effect::None),
-            GiveUp::Close(effect) => (false, effect),
-            // A CANCEL_WAIT in the middle of a request would be taken for a part of it.
-            GiveUp::Send(_, effect) if phase == Phase::Sending => (false, effect),
-            // One byte into a connection without unsent bytes: if it does not fit at once, the connection cannot be
-            // used any more.
-            GiveUp::Send(bytes, effect) => {
-                let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-                (self.socket.socket.send_with_flags(&bytes, flags).is_ok(), effect)
-            }
-        };
-        let (cause, effect) = match (can_go_on, effect) {
-            (true, effect) => (Cause::NotReleased, effect),
-            // It is unknown whether the whole request arrived.
-            (false, Effect::Kept) => (Cause::NoAnswer, Effect::Possible),
-            (false, effect) => (Cause::NoAnswer, effect),
-        };
-        Err(ExchangeError::TimedOut(phase, cause, effect))
-    }
-
-    fn drive(
-        &mut self,
-        id: CallId,
-        call: &Call<'_>,
-        mode: GetMode,
-        timer: &mut Timer<'_>,
-        take: &mut dyn Take,
-    ) -> Result<Outcome, ExchangeError> {
-        let Self { socket, link, out, input, .. } = self;
-        let conn = link.conn();
+        let (id, Self { socket, conn, out, input, .. }) = (CallId(self.calls), self);
         let mut sent = Sent::Nothing;
         out.clear();
         conn.begin(id, call, mode, out).map_err(ExchangeError::NotBegun)?;
@@ -141,6 +103,25 @@ impl Wire {
         }
     }
 
+    /// Gives the last call up, whose deadline passed in `phase`. Returns its failure.
+    pub(super) fn give_up(&mut self, phase: Phase) -> Failure {
+        let Self { socket, conn, calls, .. } = self;
+        let id = CallId(*calls);
+        let phase = if phase == Phase::Sending { phase } else { conn.phase(id).unwrap_or(phase) };
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let todo = match conn.give_up(id) {
+            // A CANCEL_WAIT in the middle of a request would be taken for a part of it. Otherwise it is one byte into a
+            // connection without unsent bytes: if it does not fit at once, the connection cannot be used any more.
+            GiveUp::Send(bytes, effect)
+                if phase == Phase::Sending || socket.socket.send_with_flags(&bytes, flags).is_err() =>
+            {
+                GiveUp::Close(effect)
+            }
+            todo => todo,
+        };
+        given_up(ErrorKind::TimedOut, phase, todo)
+    }
+
     /// Prepares the connection for its idle time. Returns false if it must be closed.
     pub(super) fn rest(&mut self, now: Instant) -> bool {
         self.out.clear();
@@ -151,7 +132,7 @@ impl Wire {
             }
         }
         self.used = now;
-        self.link.conn().pending() + 1 < PENDING
+        self.conn.pending() + 1 < PENDING
     }
 }
 
@@ -212,7 +193,7 @@ impl BlockingSocket {
                         timer.passed();
                     }
                     if !bytes.is_empty() && timer.left().is_zero() {
-                        return Err(ExchangeError::TimedOut(Phase::Sending, Cause::NoAnswer, Effect::None));
+                        return Err(ExchangeError::TimedOut(Phase::Sending));
                     }
                 }
                 Err(error) if !may_wait && error.kind() == io::ErrorKind::WouldBlock => {}
@@ -276,7 +257,7 @@ fn woken(
     timer.passed();
     let left = timer.left();
     if left.is_zero() {
-        return Err(ExchangeError::TimedOut(phase, Cause::NoAnswer, Effect::None));
+        return Err(ExchangeError::TimedOut(phase));
     }
     // After a signal, the time until then does not count again: the next attempt is armed with what is left.
     if interrupted { Ok(()) } else { set_timeout(timeout, left, sent, set) }

@@ -34,11 +34,11 @@ struct PooledConnection {
 
 impl PooledConnection {
     fn is_ready(&self) -> bool {
-        self.link.state() == DialState::Ready && !self.overdue
+        self.link.dialer.state() == DialState::Ready && !self.overdue
     }
 
     fn may_begin(&mut self) -> bool {
-        self.is_ready() && self.link.conn().may_begin().is_ok()
+        self.is_ready() && self.link.conn.may_begin().is_ok()
     }
 }
 
@@ -91,7 +91,7 @@ impl ConnectionPool {
         self.slots
             .iter()
             .map(|(_, connection)| connection)
-            .filter(|connection| connection.link.state() != DialState::Ready)
+            .filter(|connection| connection.link.dialer.state() != DialState::Ready)
     }
 
     /// Returns the number of connections with a call that may block.
@@ -109,7 +109,7 @@ impl ConnectionPool {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.slots.iter().filter_map(|(_, connection)| connection.link.poll_timeout()).min()
+        self.slots.iter().filter_map(|(_, connection)| connection.link.dialer.poll_timeout()).min()
     }
 
     pub(super) fn unsent(&self, conn: ConnId) -> &[u8] {
@@ -122,16 +122,16 @@ impl ConnectionPool {
 
     /// Returns the failure so far of a connection that is being established.
     pub(super) fn dial_failure(&self, now: Instant) -> Option<Failure> {
-        self.dialling().next().map(|connection| connection.link.failure(now))
+        self.dialling().next().map(|connection| connection.link.dialer.failure(now))
     }
 
     pub(super) fn phase(&self, conn: ConnId, id: CallId) -> Phase {
-        self.get(conn).and_then(|connection| connection.link.phase(id)).unwrap_or(Phase::Waiting)
+        self.get(conn).and_then(|connection| connection.link.conn.phase(id)).unwrap_or(Phase::Waiting)
     }
 
     pub(super) fn give_up(&mut self, conn: ConnId, id: CallId) -> GiveUp {
         let Some(connection) = self.get_mut(conn) else { return GiveUp::Nothing };
-        let todo = connection.link.conn().give_up(id);
+        let todo = connection.link.conn.give_up(id);
         connection.overdue |= matches!(todo, GiveUp::Close(_));
         todo
     }
@@ -167,7 +167,11 @@ impl MultiClient {
             Input::Received(conn, bytes) => self.received(now, conn, bytes),
             Input::Sent(conn, bytes) => self.sent(conn, bytes),
             Input::Ended(conn, cause) => {
-                if self.pool.get(conn).is_some_and(|connection| connection.link.state() == DialState::Ready) {
+                if self
+                    .pool
+                    .get(conn)
+                    .is_some_and(|connection| connection.link.dialer.state() == DialState::Ready)
+                {
                     self.lost(now, conn, cause);
                 } else {
                     self.link_input(now, conn, DialInput::Failed(ErrorKind::ServerGone, cause));
@@ -175,7 +179,7 @@ impl MultiClient {
             }
             Input::Tick => {
                 let due = |connection: &mut PooledConnection| {
-                    connection.link.poll_timeout().is_some_and(|at| at <= now)
+                    connection.link.dialer.poll_timeout().is_some_and(|at| at <= now)
                 };
                 while let Some(conn) = self.pool.find(due) {
                     self.link_input(now, conn, DialInput::Tick);
@@ -187,7 +191,8 @@ impl MultiClient {
     /// Handles the end of a look-up.
     fn looked_up(&mut self, now: Instant, input: DialInput<'_>) {
         self.profile.looked_up();
-        let resolves = |connection: &mut PooledConnection| connection.link.state() == DialState::Resolving;
+        let resolves =
+            |connection: &mut PooledConnection| connection.link.dialer.state() == DialState::Resolving;
         while let Some(conn) = self.pool.find(resolves) {
             self.link_input(now, conn, input);
         }
@@ -195,14 +200,14 @@ impl MultiClient {
 
     fn link_input(&mut self, now: Instant, conn: ConnId, input: DialInput<'_>) {
         if let Some(connection) = self.pool.get_mut(conn) {
-            connection.link.handle(now, input);
+            connection.link.dialer.handle(now, input);
             self.link_outputs(now, conn);
         }
     }
 
     fn link_outputs(&mut self, now: Instant, conn: ConnId) {
         while let Some(connection) = self.pool.get_mut(conn)
-            && let Some(output) = connection.link.poll_output()
+            && let Some(output) = connection.link.dialer.poll_output()
         {
             match output {
                 DialOutput::Resolve => match self.profile.resolve() {
@@ -218,12 +223,12 @@ impl MultiClient {
                     self.outputs.push_back(Output::Connect(conn, address));
                 }
                 DialOutput::Greet => {
-                    let greeting = connection.link.conn().greet();
+                    let greeting = connection.link.conn.greet();
                     self.pool.append(conn, &greeting, &mut self.outputs);
                 }
                 DialOutput::Disconnect => self.outputs.push_back(Output::Disconnect(conn)),
                 DialOutput::Ready => {
-                    self.profile.dialled(connection.link.address());
+                    self.profile.dialled(connection.link.dialer.current());
                     self.pool.ever_ready = true;
                 }
                 DialOutput::Failed(failure) => {
@@ -301,7 +306,7 @@ impl MultiClient {
                     return;
                 };
                 let (was_empty, call) = (connection.out.is_empty(), pending.request.call());
-                let begun = connection.link.conn().proceed(id, &call, &mut connection.out);
+                let begun = connection.link.conn.proceed(id, &call, &mut connection.out);
                 self.begun(now, (conn, was_empty), id, begun);
             }
             Event::Done { id, outcome } => self.complete(now, id, Ok(outcome)),
@@ -312,7 +317,7 @@ impl MultiClient {
     fn violated(&mut self, now: Instant, conn: ConnId, violation: Violation) {
         let Some(mut connection) = self.pool.remove(conn) else { return };
         self.outputs.push_back(Output::Disconnect(conn));
-        while let Some(loss) = connection.link.conn().lose() {
+        while let Some(loss) = connection.link.conn.lose() {
             self.complete(now, loss.id, Err(violation_failure(violation, loss.effect)));
         }
     }
@@ -322,7 +327,7 @@ impl MultiClient {
         let Some(mut connection) = self.pool.remove(conn) else { return };
         self.outputs.push_back(Output::Disconnect(conn));
         let age = if connection.begun == 1 { Age::Fresh } else { Age::Used };
-        while let Some(loss) = connection.link.conn().lose() {
+        while let Some(loss) = connection.link.conn.lose() {
             let Some(pending) = self.operations.get_mut(&loss.id) else { continue };
             let sent = match pending.call_position {
                 CallPosition::On(_, at) if connection.out.was_sent(at) => Sent::Something,
@@ -411,7 +416,7 @@ impl MultiClient {
         pending.call_position = CallPosition::On(conn, connection.out.end());
         (connection.live, connection.begun) = (connection.live + 1, connection.begun + 1);
         let was_empty = connection.out.is_empty();
-        let begun = connection.link.conn().begin(id, &call, mode, &mut connection.out);
+        let begun = connection.link.conn.begin(id, &call, mode, &mut connection.out);
         self.begun(now, (conn, was_empty), id, begun);
     }
 

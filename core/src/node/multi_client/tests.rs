@@ -1,5 +1,6 @@
 extern crate std;
 use super::*;
+use crate::error::Effect;
 use crate::node::server::{self, Server};
 use crate::store::op::{Key, Keys, Request};
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -28,25 +28,25 @@ fn link() -> Link<4> {
 
 fn links() -> Option<()> {
     let mut link = link();
-    let resolves = link.poll_output()? == DialOutput::Resolve;
-    link.handle(NOW, DialInput::Resolved(&[ADDRESS]));
-    let connects = link.poll_output()? == DialOutput::Connect(ADDRESS);
-    link.handle(NOW, DialInput::Connected);
-    let greets = link.poll_output()? == DialOutput::Greet;
-    let greeting = link.conn().greet();
+    let resolves = link.dialer.poll_output()? == DialOutput::Resolve;
+    link.dialer.handle(NOW, DialInput::Resolved(&[ADDRESS]));
+    let connects = link.dialer.poll_output()? == DialOutput::Connect(ADDRESS);
+    link.dialer.handle(NOW, DialInput::Connected);
+    let greets = link.dialer.poll_output()? == DialOutput::Greet;
+    let greeting = link.conn.greet();
     // The echo of the number behind the second opcode.
     link.receive(NOW, &mut &greeting[6..]).ok()?;
-    let is_ready = link.poll_output()? == DialOutput::Ready;
+    let is_ready = link.dialer.poll_output()? == DialOutput::Ready;
     let call = Call::Store(Request::Add { key: Key::scoped(b"/", b"n"), delta: 2 }, WaitMode::Once);
     let mut buffer = [0; 64];
     let mut fill = Fill::new(&mut buffer);
-    link.conn().begin(CallId(1), &call, GetMode::Pipelined, &mut fill).ok()?;
+    link.conn.begin(CallId(1), &call, GetMode::Pipelined, &mut fill).ok()?;
     let is_encoded = fill.finish() == Ok(19);
     let answer = 2i64.to_le_bytes();
     let event = link.receive(NOW, &mut answer.as_slice()).ok()??;
     let is_answered = event == Event::Done { id: CallId(1), outcome: Outcome::Number(2) };
-    link.conn().begin(CallId(2), &call, GetMode::Pipelined, &mut Fill::new(&mut buffer)).ok()?;
-    let loss = link.conn().lose()?;
+    link.conn.begin(CallId(2), &call, GetMode::Pipelined, &mut Fill::new(&mut buffer)).ok()?;
+    let loss = link.conn.lose()?;
     let mut attempts = Attempts::new(Operation::Add, GetMode::Pipelined);
     let result = attempts.connection_lost(Cause::Closed, Age::Used, Sent::Something, &loss);
     let fails = matches!(result, Some(Err(_)));

@@ -74,12 +74,12 @@ impl ClientConnection {
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.link.state() == DialState::Ready
+        self.link.dialer.state() == DialState::Ready
     }
 
     /// Returns this connection, if a call can begin on it.
     pub(super) fn if_free(&mut self) -> Option<&mut Self> {
-        (self.is_ready() && self.link.conn().may_begin().is_ok()).then_some(self)
+        (self.is_ready() && self.link.conn.may_begin().is_ok()).then_some(self)
     }
 
     /// Returns the number of bytes of calls that were sent.
@@ -89,7 +89,7 @@ impl ClientConnection {
 
     pub(super) fn begin(&mut self, id: CallId, call: &Call<'_>, mode: GetMode) -> Result<(), BeginError> {
         let mut bytes = Vec::new();
-        self.link.conn().begin(id, call, mode, &mut bytes)?;
+        self.link.conn.begin(id, call, mode, &mut bytes)?;
         self.used = true;
         self.push(&bytes);
         Ok(())
@@ -97,7 +97,7 @@ impl ClientConnection {
 
     pub(super) fn proceed(&mut self, id: CallId, call: &Call<'_>) -> Result<(), BeginError> {
         let mut bytes = Vec::new();
-        self.link.conn().proceed(id, call, &mut bytes)?;
+        self.link.conn.proceed(id, call, &mut bytes)?;
         self.push(&bytes);
         Ok(())
     }
