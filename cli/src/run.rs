@@ -93,7 +93,7 @@ fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<AgentResul
         log_dir: arguments.log_dir.clone(),
     };
     // Before there are threads: the guard is forked from this process.
-    let mut local = LocalWorkers::new(options, rendezvous.parameters.run_id(), workers)?;
+    let mut local = LocalWorkers::new(options, &rendezvous.parameters.run_id, workers)?;
     if let Some((program, arguments)) = binding {
         local.run_through(program, arguments);
     }

@@ -160,7 +160,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_local_addr(
     unsafe {
         guard::call(error, &mut || {
             let parameters = reference_mut(parameters, "parameters")?;
-            parameters.parameters.set_local_addr(text(local_addr, local_addr_len, "local_addr")?);
+            let local_addr = text(local_addr, local_addr_len, "local_addr")?;
+            parameters.parameters.local_addr = Some(local_addr.into());
             Ok(())
         })
     }
@@ -182,8 +183,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_config(
         guard::call(error, &mut || {
             let parameters = reference_mut(parameters, "parameters")?;
             let config = parse_config(text(config, config_len, "config")?);
-            for (key, value) in config.map_err(|error| invalid_fault(&error))? {
-                parameters.parameters.set(&key, value);
+            for (key, value) in config.map_err(|error| invalid_fault(&error))?.iter() {
+                parameters.parameters.config.insert(key.clone(), value.clone());
             }
             Ok(())
         })
@@ -207,7 +208,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set(
             let key = text(key, key_len, "key")?;
             let value = parsed(value, "value")?;
             let value = value.ok_or_else(|| invalid("`value.kind` is RDZV_CONFIG_MISSING"))?;
-            parameters.parameters.set(key, value);
+            parameters.parameters.config.insert(key.into(), value);
             Ok(())
         })
     }
@@ -228,7 +229,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_text(
         guard::call(error, &mut || {
             let parameters = reference_mut(parameters, "parameters")?;
             let key = text(key, key_len, "key")?;
-            parameters.parameters.set(key, text(value, value_len, "value")?.into());
+            let value = text(value, value_len, "value")?;
+            parameters.parameters.config.insert(key.into(), value.into());
             Ok(())
         })
     }
@@ -247,7 +249,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_set_int(
     unsafe {
         guard::call(error, &mut || {
             let parameters = reference_mut(parameters, "parameters")?;
-            parameters.parameters.set(text(key, key_len, "key")?, value.into());
+            let key = text(key, key_len, "key")?;
+            parameters.parameters.config.insert(key.into(), value.into());
             Ok(())
         })
     }
@@ -262,7 +265,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_backend(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.backend().as_bytes(), len)) }
+    unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.backend.as_bytes(), len)) }
 }
 
 /// Returns the endpoint of the rendezvous.
@@ -272,7 +275,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_endpoint(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.endpoint().as_bytes(), len)) }
+    unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.endpoint.as_bytes(), len)) }
 }
 
 /// Returns the run id.
@@ -282,7 +285,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_run_id(
     len: *mut usize,
 ) -> *const u8 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.run_id().as_bytes(), len)) }
+    unsafe { guard::read(parameters, null(), |of| borrowed(of.parameters.run_id.as_bytes(), len)) }
 }
 
 /// Returns the name or address at which other nodes reach this node; NULL if it was not set.
@@ -294,7 +297,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_local_addr(
     // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(parameters, null(), |of| {
-            of.parameters.local_addr().map_or(null(), |address| borrowed(address.as_bytes(), len))
+            let address = of.parameters.local_addr.as_ref();
+            address.map_or(null(), |address| borrowed(address.as_bytes(), len))
         })
     }
 }
@@ -305,7 +309,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_min_nodes(
     parameters: *const rdzv_rendezvous_parameters,
 ) -> i64 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(parameters, 0, |of| of.parameters.min_nodes()) }
+    unsafe { guard::read(parameters, 0, |of| of.parameters.min_nodes) }
 }
 
 /// Returns the maximum number of nodes; 0 for NULL.
@@ -314,7 +318,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_max_nodes(
     parameters: *const rdzv_rendezvous_parameters,
 ) -> i64 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(parameters, 0, |of| of.parameters.max_nodes()) }
+    unsafe { guard::read(parameters, 0, |of| of.parameters.max_nodes) }
 }
 
 /// Lists the names of all options in byte order; they replace the content of `keys`.
@@ -329,7 +333,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_list(
         guard::call(error, &mut || {
             let of = reference(parameters, "parameters")?;
             let keys = reference_mut(keys, "keys")?;
-            keys.items = of.parameters.config().iter().map(|(key, _)| key.clone().into_bytes()).collect();
+            keys.items = of.parameters.config.iter().map(|(key, _)| key.clone().into_bytes()).collect();
             Ok(())
         })
     }
@@ -351,7 +355,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get(
             let of = reference(parameters, "parameters")?;
             let key = text(key, key_len, "key")?;
             let given = sized::given_size(value, VALUE_FIRST_SIZE, "value")?;
-            sized::put(value, given, &projected(of.parameters.get(key)));
+            sized::put(value, given, &projected(of.parameters.config.get(key)));
             Ok(())
         })
     }
@@ -465,10 +469,12 @@ pub unsafe extern "C" fn rdzv_parse_config(
             let config = text(config, config_len, "config")?;
             let (keys, values) = (reference_mut(keys, "keys")?, reference_mut(values, "values")?);
             let config = parse_config(config).map_err(|error| invalid_fault(&error))?;
-            let bytes =
-                |value| if let ConfigValue::Text(text) = value { text.into_bytes() } else { Vec::new() };
+            let bytes = |value: &ConfigValue| match value {
+                ConfigValue::Text(text) => text.clone().into_bytes(),
+                _ => Vec::new(),
+            };
             (keys.items, values.items) =
-                config.into_iter().map(|(key, value)| (key.into_bytes(), bytes(value))).unzip();
+                config.iter().map(|(key, value)| (key.clone().into_bytes(), bytes(value))).unzip();
             Ok(())
         })
     }

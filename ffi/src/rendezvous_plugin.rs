@@ -355,7 +355,7 @@ impl CreateHandler for BackendCode {
             ask(&self.name, |answer| unsafe { create(self.owned.user_data, &raw const borrowed, answer) })?;
         let mut handler = answer.handler.ok_or_else(|| gave_no(&self.name, "handler"))?;
         if handler.run_id.is_none() {
-            handler.run_id = Some(parameters.run_id().into());
+            handler.run_id = Some(parameters.run_id.clone());
         }
         Ok(Box::new(handler))
     }

@@ -77,10 +77,10 @@ impl Screen {
         handler: &Arc<dyn RendezvousHandler>,
         parameters: &RendezvousParameters,
     ) -> std::io::Result<()> {
-        let (min, max) = (parameters.min_nodes(), parameters.max_nodes());
+        let (min, max) = (parameters.min_nodes, parameters.max_nodes);
         self.nodes = (u32::try_from(min).unwrap_or(u32::MAX), u32::try_from(max).unwrap_or(u32::MAX));
         let nodes = if min == max { format!("{min}") } else { format!("{min} to {max}") };
-        let (run_id, endpoint, backend) = (handler.run_id(), parameters.endpoint(), handler.backend());
+        let (run_id, endpoint, backend) = (handler.run_id(), &parameters.endpoint, handler.backend());
         self.endpoint = (max > 1).then(|| endpoint.to_string());
         self.note(&format!("joining run {run_id} at {endpoint} ({backend}; nodes: {nodes})"));
         if self.level == LogLevel::Warn {

@@ -21,12 +21,6 @@ pub enum ConfigValue {
     Text(String),
 }
 
-impl From<f64> for ConfigValue {
-    fn from(value: f64) -> Self {
-        Self::Float(value)
-    }
-}
-
 impl From<bool> for ConfigValue {
     fn from(value: bool) -> Self {
         Self::Bool(value)
@@ -74,32 +68,6 @@ impl Config {
     /// Iterates over the options, sorted by key.
     pub fn iter(&self) -> core::slice::Iter<'_, (String, ConfigValue)> {
         self.0.iter()
-    }
-}
-
-impl FromIterator<(String, ConfigValue)> for Config {
-    fn from_iter<I: IntoIterator<Item = (String, ConfigValue)>>(options: I) -> Self {
-        let mut config = Self::new();
-        options.into_iter().for_each(|(key, value)| config.insert(key, value));
-        config
-    }
-}
-
-impl IntoIterator for Config {
-    type Item = (String, ConfigValue);
-    type IntoIter = alloc::vec::IntoIter<Self::Item>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
-}
-
-impl<'a> IntoIterator for &'a Config {
-    type Item = &'a (String, ConfigValue);
-    type IntoIter = core::slice::Iter<'a, (String, ConfigValue)>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
     }
 }
 
@@ -169,14 +137,22 @@ impl fmt::Display for Names<'_> {
 
 /// Parameters of a handler. The backend checks the endpoint and the run id.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct RendezvousParameters {
-    backend: String,
-    endpoint: String,
-    run_id: String,
-    min_nodes: i64,
-    max_nodes: i64,
-    local_addr: Option<String>,
-    config: Config,
+    /// Name of the backend.
+    pub backend: String,
+    /// Endpoint of the rendezvous, which the backend interprets.
+    pub endpoint: String,
+    /// The run's id.
+    pub run_id: String,
+    /// Least number of nodes of a round.
+    pub min_nodes: i64,
+    /// Largest number of nodes of a round.
+    pub max_nodes: i64,
+    /// Address at which other nodes reach this node, if the caller gave one.
+    pub local_addr: Option<String>,
+    /// The backend's configuration.
+    pub config: Config,
 }
 
 impl RendezvousParameters {
@@ -215,73 +191,15 @@ impl RendezvousParameters {
     /// Sets the address at which other nodes reach this node, and returns the parameters.
     #[must_use]
     pub fn with_local_addr(mut self, local_addr: &str) -> Self {
-        self.set_local_addr(local_addr);
+        self.local_addr = Some(local_addr.into());
         self
     }
 
     /// Sets an option of the backend, and returns the parameters; a later value replaces an earlier one.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<ConfigValue>) -> Self {
-        self.set(key, value.into());
+        self.config.insert(key.into(), value.into());
         self
-    }
-
-    /// Sets the address at which other nodes reach this node.
-    pub fn set_local_addr(&mut self, local_addr: &str) {
-        self.local_addr = Some(local_addr.into());
-    }
-
-    /// Sets an option of the backend; a later value replaces an earlier one.
-    pub fn set(&mut self, key: &str, value: ConfigValue) {
-        self.config.insert(key.into(), value);
-    }
-
-    /// Returns the backend's name.
-    #[must_use]
-    pub fn backend(&self) -> &str {
-        &self.backend
-    }
-
-    /// Returns the endpoint of the rendezvous, which the backend interprets.
-    #[must_use]
-    pub fn endpoint(&self) -> &str {
-        &self.endpoint
-    }
-
-    /// Returns the run's id.
-    #[must_use]
-    pub fn run_id(&self) -> &str {
-        &self.run_id
-    }
-
-    /// Returns the least number of nodes of a round.
-    #[must_use]
-    pub const fn min_nodes(&self) -> i64 {
-        self.min_nodes
-    }
-
-    /// Returns the largest number of nodes of a round.
-    #[must_use]
-    pub const fn max_nodes(&self) -> i64 {
-        self.max_nodes
-    }
-
-    /// Returns the address at which other nodes reach this node, if the caller gave one.
-    #[must_use]
-    pub fn local_addr(&self) -> Option<&str> {
-        self.local_addr.as_deref()
-    }
-
-    /// Returns the backend's configuration.
-    #[must_use]
-    pub const fn config(&self) -> &Config {
-        &self.config
-    }
-
-    /// Returns the value of an option.
-    #[must_use]
-    pub fn get(&self, key: &str) -> Option<&ConfigValue> {
-        self.config.get(key)
     }
 
     /// Refuses options that the backend does not have: a misspelled option would silently leave its default in force.
@@ -290,13 +208,12 @@ impl RendezvousParameters {
     ///
     /// # Errors
     /// The first unknown option.
-    /// The first that it does not know.
     pub fn check_known(&self, known: &'static [&'static str]) -> Result<(), ParametersError> {
         let is_one = |key: &str, name: &str| key == name || (name.ends_with('.') && key.starts_with(name));
-        for (key, _) in self.config() {
+        for (key, _) in self.config.iter() {
             let mut all = known.iter().chain(GIVEN_TO_ALL);
             if !all.any(|name| is_one(key, name)) {
-                let (backend, key) = (self.backend().into(), key.as_str().into());
+                let (backend, key) = (self.backend.as_str().into(), key.as_str().into());
                 return Err(ParametersError::Unknown { backend, key, known });
             }
         }
@@ -315,7 +232,7 @@ impl RendezvousParameters {
     ) -> Result<Option<bool>, ParametersError> {
         let is_one_of =
             |text: &str, names: [&str; 5]| names.iter().any(|name| text.eq_ignore_ascii_case(name));
-        match self.get(key).or(default) {
+        match self.config.get(key).or(default) {
             None | Some(ConfigValue::None) => Ok(None),
             Some(&ConfigValue::Bool(value)) => Ok(Some(value)),
             Some(ConfigValue::Int(1)) => Ok(Some(true)),
@@ -340,7 +257,7 @@ impl RendezvousParameters {
         key: &str,
         default: Option<&ConfigValue>,
     ) -> Result<Option<i64>, ParametersError> {
-        let value = match self.get(key).or(default) {
+        let value = match self.config.get(key).or(default) {
             None | Some(ConfigValue::None) => return Ok(None),
             Some(&ConfigValue::Bool(value)) => Some(i64::from(value)),
             Some(&ConfigValue::Int(value)) => Some(value),
@@ -386,9 +303,9 @@ mod tests {
         }
         let accepted =
             RendezvousParameters::new("b", "", "", 2, 2).expect("endpoint and run id are not judged");
-        assert_eq!((accepted.min_nodes(), accepted.max_nodes(), accepted.local_addr()), (2, 2, None));
-        assert_eq!((accepted.backend(), accepted.endpoint(), accepted.run_id()), ("b", "", ""));
-        assert_eq!(accepted.with_local_addr("10.0.0.1").local_addr(), Some("10.0.0.1"));
+        assert_eq!((accepted.min_nodes, accepted.max_nodes, &accepted.local_addr), (2, 2, &None));
+        assert_eq!((&*accepted.backend, &*accepted.endpoint, &*accepted.run_id), ("b", "", ""));
+        assert_eq!(accepted.with_local_addr("10.0.0.1").local_addr.as_deref(), Some("10.0.0.1"));
     }
 
     #[test]
@@ -418,7 +335,9 @@ mod tests {
             assert_eq!(given.get_as_bool("key", Some(&text("nonsense"))), Ok(truth), "{value:?}");
         }
         assert_eq!(parameters().get_as_bool("key", None), Ok(None));
-        for value in [text(""), text(" 1"), text("on"), text("2"), 2.into(), (-1).into(), 1.0.into()] {
+        for value in
+            [text(""), text(" 1"), text("on"), text("2"), 2.into(), (-1).into(), ConfigValue::Float(1.0)]
+        {
             let error = parameters().with("key", value.clone()).get_as_bool("key", None).expect_err("none");
             assert_eq!(
                 error.to_string(),
@@ -440,8 +359,8 @@ mod tests {
             (text(" 7 "), Some(7)),
             (text("+7"), Some(7)),
             (text("-7"), Some(-7)),
-            (2.9.into(), Some(2)),
-            ((-2.9).into(), Some(-2)),
+            (ConfigValue::Float(2.9), Some(2)),
+            (ConfigValue::Float(-2.9), Some(-2)),
         ] {
             assert_eq!(
                 parameters().with("key", value.clone()).get_as_int("key", None),
@@ -451,7 +370,14 @@ mod tests {
             assert_eq!(parameters().get_as_int("key", Some(&value)), Ok(number), "{value:?}");
         }
         assert_eq!(parameters().get_as_int("key", None), Ok(None));
-        for value in [text(""), text("x"), text("7.5"), f64::NAN.into(), f64::INFINITY.into(), 1e300.into()] {
+        for value in [
+            text(""),
+            text("x"),
+            text("7.5"),
+            ConfigValue::Float(f64::NAN),
+            ConfigValue::Float(f64::INFINITY),
+            ConfigValue::Float(1e300),
+        ] {
             let error = parameters().with("key", value.clone()).get_as_int("key", None).expect_err("none");
             assert_eq!(
                 error.to_string(),
@@ -464,8 +390,8 @@ mod tests {
     #[test]
     fn a_later_option_wins() {
         let given = parameters().with("a", 1).with("b", "x").with("a", 2);
-        assert_eq!(given.get("a"), Some(&ConfigValue::Int(2)));
-        assert_eq!(given.get("c"), None);
-        assert_eq!(given.config().iter().count(), 2);
+        assert_eq!(given.config.get("a"), Some(&ConfigValue::Int(2)));
+        assert_eq!(given.config.get("c"), None);
+        assert_eq!(given.config.iter().count(), 2);
     }
 }

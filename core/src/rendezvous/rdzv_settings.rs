@@ -129,17 +129,9 @@ pub struct RdzvSettings {
     pub keep_alive_max_attempt: u32,
     /// Time that the node's session outlives its connection.
     pub grace: Duration,
-    min_nodes: u32,
-    max_nodes: u32,
-    continue_min: u32,
-    last_call: LastCall,
-    fast_quorum: bool,
-    rank_order: RankOrder,
+    /// The terms without their label, which is the next field.
+    terms: Terms<'static>,
     rank_label: String,
-    cool_down_failures: u32,
-    cool_down_window: Duration,
-    cool_down_pause: Duration,
-    cool_down_pause_max: Duration,
 }
 
 /// How a node takes part.
@@ -157,8 +149,8 @@ impl RdzvSettings {
     /// # Errors
     /// The first invalid parameter.
     pub fn read(parameters: &RendezvousParameters) -> Result<Self, RdzvError> {
-        let Endpoint { host, port } = Endpoint::parse(parameters.endpoint())?;
-        if parameters.run_id().is_empty() {
+        let Endpoint { host, port } = Endpoint::parse(&parameters.endpoint)?;
+        if parameters.run_id.is_empty() {
             return Err(RdzvError::RunId);
         }
         parameters.check_known(OPTIONS)?;
@@ -193,11 +185,8 @@ impl RdzvSettings {
             ],
             "sticky, host, node_rank, label",
         )?;
-        let standby = match parameters.get_as_bool("standby", Some(&ConfigValue::Bool(false)))? {
-            Some(true) => Standby::Only,
-            _ => Standby::No,
-        };
-        let labels = parameters.config().iter().filter_map(|(key, value)| {
+        let standby = if read.flag("standby", false)? { Standby::Only } else { Standby::No };
+        let labels = parameters.config.iter().filter_map(|(key, value)| {
             let name = key.strip_prefix(LABEL_PREFIX)?;
             Some((name.to_string(), text_of(value)))
         });
@@ -206,31 +195,33 @@ impl RdzvSettings {
             port: port.unwrap_or(PORT_DEFAULT),
             hosting,
             listen_host: read.text("listen_host"),
-            run_id: parameters.run_id().into(),
+            run_id: parameters.run_id.clone(),
             node: read.text("node"),
-            address: parameters.local_addr().map(ToString::to_string),
+            address: parameters.local_addr.clone(),
             local_world_size: read.count("local_world_size", 1, 1)?,
-            node_rank: read.rank("node_rank")?,
+            node_rank: ranged("node_rank", read.number("node_rank", -1)?, -1, i32::MAX.into())?,
             standby,
             labels: labels.collect(),
             timeouts,
-            read_timeout: Duration::from_secs(read.count("read_timeout", 60, 1)?.into()),
-            keep_alive_interval: Duration::from_secs(read.count("keep_alive_interval", 5, 1)?.into()),
+            read_timeout: read.seconds("read_timeout", 60, 1)?,
+            keep_alive_interval: read.seconds("keep_alive_interval", 5, 1)?,
             keep_alive_max_attempt: read.count("keep_alive_max_attempt", 3, 1)?,
-            grace: Duration::from_secs(read.count("grace", 0, 0)?.into()),
-            min_nodes: read.nodes("min_nodes", parameters.min_nodes())?,
-            max_nodes: read.nodes("max_nodes", parameters.max_nodes())?,
-            continue_min: read.minimum_to_continue(parameters.min_nodes())?,
-            last_call,
-            fast_quorum: parameters
-                .get_as_bool("fast_quorum", Some(&ConfigValue::Bool(true)))?
-                .unwrap_or(true),
-            rank_order,
+            grace: read.seconds("grace", 0, 0)?,
+            terms: Terms {
+                nodes_min: ranged("min_nodes", parameters.min_nodes, 1, u32::MAX.into())?,
+                nodes_max: ranged("max_nodes", parameters.max_nodes, 1, u32::MAX.into())?,
+                continue_min: read.minimum_to_continue(parameters.min_nodes)?,
+                last_call,
+                last_call_ms: u64::try_from(timeouts.last_call.as_millis()).unwrap_or(u64::MAX),
+                fast_quorum: read.flag("fast_quorum", true)?,
+                rank_order,
+                rank_label: b"",
+                cool_down_failures: read.count("cool_down_failures", 0, 0)?,
+                cool_down_window_ms: read.millis("cool_down_window", 300)?,
+                cool_down_pause_ms: read.millis("cool_down_pause", 10)?,
+                cool_down_pause_ms_max: read.millis("cool_down_pause_max", 600)?,
+            },
             rank_label: read.text("rank_label").unwrap_or_default(),
-            cool_down_failures: read.count("cool_down_failures", 0, 0)?,
-            cool_down_window: Duration::from_secs(read.count("cool_down_window", 300, 0)?.into()),
-            cool_down_pause: Duration::from_secs(read.count("cool_down_pause", 10, 0)?.into()),
-            cool_down_pause_max: Duration::from_secs(read.count("cool_down_pause_max", 600, 0)?.into()),
         })
     }
 
@@ -238,26 +229,13 @@ impl RdzvSettings {
     /// extension.
     #[must_use]
     pub fn last_call_span(&self) -> Option<Duration> {
-        Some(self.timeouts.last_call).filter(|_| self.last_call == LastCall::Fixed)
+        Some(self.timeouts.last_call).filter(|_| self.terms.last_call == LastCall::Fixed)
     }
 
     /// Returns the terms, on which all nodes of the run must agree.
     #[must_use]
     pub fn terms(&self) -> Terms<'_> {
-        Terms {
-            nodes_min: self.min_nodes,
-            nodes_max: self.max_nodes,
-            continue_min: self.continue_min,
-            last_call: self.last_call,
-            last_call_ms: millis(self.timeouts.last_call),
-            fast_quorum: self.fast_quorum,
-            rank_order: self.rank_order,
-            rank_label: self.rank_label.as_bytes(),
-            cool_down_failures: self.cool_down_failures,
-            cool_down_window_ms: millis(self.cool_down_window),
-            cool_down_pause_ms: millis(self.cool_down_pause),
-            cool_down_pause_ms_max: millis(self.cool_down_pause_max),
-        }
+        Terms { rank_label: self.rank_label.as_bytes(), ..self.terms }
     }
 
     /// Returns the name of the `local_id`th node of process `pid` on `host`, unless the settings name it.
@@ -275,21 +253,20 @@ impl Reader<'_> {
     }
 
     fn count(&self, key: &'static str, default: i64, least: i64) -> Result<u32, RdzvError> {
-        let (value, most) = (self.number(key, default)?, i64::from(u32::MAX));
-        let count = u32::try_from(value).ok().filter(|_| value >= least);
-        count.ok_or(RdzvError::Range { key, value, least, most })
+        ranged(key, self.number(key, default)?, least, u32::MAX.into())
     }
 
-    /// Reads a node rank; -1: any.
-    fn rank(&self, key: &'static str) -> Result<i32, RdzvError> {
-        let (value, most) = (self.number(key, -1)?, i64::from(i32::MAX));
-        let rank = i32::try_from(value).ok().filter(|&rank| rank >= -1);
-        rank.ok_or(RdzvError::Range { key, value, least: -1, most })
+    fn seconds(&self, key: &'static str, default: i64, least: i64) -> Result<Duration, RdzvError> {
+        Ok(Duration::from_secs(self.count(key, default, least)?.into()))
     }
 
-    fn nodes(&self, key: &'static str, value: i64) -> Result<u32, RdzvError> {
-        let most = i64::from(u32::MAX);
-        u32::try_from(value).map_err(|_| RdzvError::Range { key, value, least: 1, most })
+    /// Reads seconds, and returns them in milliseconds.
+    fn millis(&self, key: &'static str, default: i64) -> Result<u64, RdzvError> {
+        Ok(u64::from(self.count(key, default, 0)?) * 1000)
+    }
+
+    fn flag(&self, key: &'static str, default: bool) -> Result<bool, RdzvError> {
+        Ok(self.0.get_as_bool(key, Some(&default.into()))?.unwrap_or(default))
     }
 
     /// Reads a number from 1 to the minimum of nodes. Returns 0 if the option is not set, which stands for the
@@ -297,13 +274,11 @@ impl Reader<'_> {
     fn minimum_to_continue(&self, min_nodes: i64) -> Result<u32, RdzvError> {
         let key = "min_to_continue";
         let Some(value) = self.0.get_as_int(key, None)? else { return Ok(0) };
-        let (least, most) = (1, min_nodes.min(u32::MAX.into()));
-        let given = u32::try_from(value).ok().filter(|_| (least..=most).contains(&value));
-        given.ok_or(RdzvError::Range { key, value, least, most })
+        ranged(key, value, 1, min_nodes.min(u32::MAX.into()))
     }
 
     fn text(&self, key: &str) -> Option<String> {
-        self.0.get(key).map(text_of).filter(|text| !text.is_empty())
+        self.0.config.get(key).map(text_of).filter(|text| !text.is_empty())
     }
 
     /// Reads a keyword; the first one of `known` is the default.
@@ -324,6 +299,12 @@ impl Reader<'_> {
     }
 }
 
+/// Checks that the value of an option is from `least` to `most`.
+fn ranged<T: TryFrom<i64>>(key: &'static str, value: i64, least: i64, most: i64) -> Result<T, RdzvError> {
+    let number = T::try_from(value).ok().filter(|_| (least..=most).contains(&value));
+    number.ok_or(RdzvError::Range { key, value, least, most })
+}
+
 fn text_of(value: &ConfigValue) -> String {
     match value {
         ConfigValue::None => String::new(),
@@ -332,10 +313,6 @@ fn text_of(value: &ConfigValue) -> String {
         ConfigValue::Float(value) => value.to_string(),
         ConfigValue::Text(text) => text.clone(),
     }
-}
-
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::parse::{Endpoint, EndpointError};
 use super::store_info::RendezvousStoreInfo;
 use crate::time::Duration;
 use alloc::boxed::Box;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 
 /// Name of the backend.
@@ -93,21 +93,21 @@ impl StaticSettings {
         if matches!(rank, Ok(None)) {
             return Err(StaticError::RankAbsent);
         }
-        let endpoint = parameters.endpoint().trim();
+        let endpoint = parameters.endpoint.trim();
         if endpoint.is_empty() {
             return Err(StaticError::EndpointAbsent);
         }
         let Endpoint { host, port } = Endpoint::parse(endpoint)?;
         let master_port = port.ok_or_else(|| StaticError::PortAbsent { endpoint: endpoint.into() })?;
         parameters.check_known(&["rank", "timeout", "listen_host"])?;
-        let (rank, world_size) = (rank?.unwrap_or_default(), parameters.max_nodes());
+        let (rank, world_size) = (rank?.unwrap_or_default(), parameters.max_nodes);
         if !(0..world_size).contains(&rank) {
             return Err(StaticError::RankRange { rank, world_size });
         }
         let timeout_s = parameters.get_as_int("timeout", None)?.unwrap_or(TIMEOUT_DEFAULT_S);
         let timeout = u64::try_from(timeout_s).ok().filter(|&seconds| seconds > 0);
         let timeout = Duration::from_secs(timeout.ok_or(StaticError::Timeout { timeout_s })?);
-        let listen_host = match parameters.get("listen_host") {
+        let listen_host = match parameters.config.get("listen_host") {
             Some(ConfigValue::Text(host)) => Some(host.clone()),
             _ => None,
         };
@@ -116,7 +116,7 @@ impl StaticSettings {
             listen_host,
             rank,
             world_size,
-            run_id: parameters.run_id().to_string(),
+            run_id: parameters.run_id.clone(),
             timeout,
         })
     }
@@ -131,6 +131,7 @@ impl StaticSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     fn parameters(endpoint: &str) -> RendezvousParameters {
         RendezvousParameters::new("static", endpoint, "run", 1, 4).expect("valid")

@@ -156,7 +156,7 @@ fn read(fields: &[&str]) -> Result<String, Box<dyn Error>> {
         },
         ["config", text] => match parse_config(text) {
             Ok(config) => {
-                let options = config.into_iter().map(|(key, value)| match value {
+                let options = config.iter().map(|(key, value)| match value {
                     ConfigValue::Text(value) => format!("{key}={value}"),
                     other => format!("{key}={other:?}"),
                 });

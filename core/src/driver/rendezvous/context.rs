@@ -96,9 +96,9 @@ impl Context {
         parameters: &RendezvousParameters,
     ) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
         // The registry is unlocked here: a foreign creator may be slow, and may register other backends.
-        let creator = Arc::clone(&lock(&self.backends).find(parameters.backend())?.0);
+        let creator = Arc::clone(&lock(&self.backends).find(&parameters.backend)?.0);
         let handler = creator.create(parameters)?;
-        check_backend(handler.backend(), parameters.backend())?;
+        check_backend(handler.backend(), &parameters.backend)?;
         Ok(handler)
     }
 

@@ -63,7 +63,7 @@ fn meets() -> bool {
 
 fn tells() -> bool {
     let key = Key::raw(b"/k");
-    let failure = link().failure(NOW);
+    let failure = link().dialer.failure(NOW);
     let sentence = Sentence {
         operation: Operation::Get,
         key: Some(&key),
