@@ -4,7 +4,7 @@ use super::handler::{CreateHandler, HandlerError, RendezvousHandler};
 use super::hosting::HostedServers;
 use super::rdzv_backend::RdzvBackend;
 use super::static_backend::StaticBackend;
-use super::url::{FileUrls, TcpUrls, UrlHandler, UrlOptions, UrlRendezvous};
+use super::url::{BUILT_IN, BuiltInScheme, UrlHandler, UrlOptions, UrlRendezvous};
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::rdzv_settings::RDZV_BACKEND;
 use crate::rendezvous::registry::{Backends, Creator, Identity, RegistryError, Schemes, check_backend};
@@ -53,9 +53,11 @@ impl Default for Context {
         lock(&context.backends)
             .register(RDZV_BACKEND, Registered(Arc::new(RdzvBackend::new(servers()))))
             .ok();
-        lock(&context.schemes).register("tcp", Arc::new(TcpUrls::tcp(servers()))).ok();
-        lock(&context.schemes).register("env", Arc::new(TcpUrls::env(servers()))).ok();
-        lock(&context.schemes).register("file", Arc::new(FileUrls)).ok();
+        for (scheme, meet) in BUILT_IN {
+            lock(&context.schemes)
+                .register(scheme, Arc::new(BuiltInScheme { meet, servers: servers() }))
+                .ok();
+        }
         context
     }
 }

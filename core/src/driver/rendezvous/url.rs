@@ -5,7 +5,7 @@ use super::hosting::HostedServers;
 use super::static_backend::StoreLocation;
 use crate::driver::cancel::Canceller;
 use crate::driver::file_store::FileStoreOptions;
-use crate::driver::store::{Store, Timeouts};
+use crate::driver::store::{Store, Timeout, Timeouts};
 use crate::driver::store_client::StoreOptions;
 use crate::rendezvous::url::{
     FileRendezvous, RankEnvironment, RendezvousUrl, StoreRole, TcpRendezvous, UrlError, WorldSize,
@@ -14,7 +14,6 @@ use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
-use core::fmt;
 use std::path::Path;
 
 /// Options of a rendezvous beside its URL.
@@ -83,104 +82,87 @@ pub trait UrlHandler: Send + Sync {
     fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError>;
 }
 
-/// Extracts the store's address from a URL of a scheme.
-type ToTcp = fn(&RendezvousUrl, &RankEnvironment) -> Result<TcpRendezvous, UrlError>;
+/// Lets the ranks of a URL meet.
+type Meet = fn(&RendezvousUrl, &UrlOptions, &HostedServers) -> Result<UrlGroup, HandlerError>;
 
-/// Handler of `tcp://` and `env://`: a TCP store that rank 0 or its agent hosts.
-pub(super) struct TcpUrls {
-    to_tcp: ToTcp,
-    servers: Arc<HostedServers>,
+/// Handler of the URLs of a built-in scheme.
+pub(super) struct BuiltInScheme {
+    pub(super) meet: Meet,
+    pub(super) servers: Arc<HostedServers>,
 }
 
-impl fmt::Debug for TcpUrls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpUrls").field("servers", &self.servers).finish_non_exhaustive()
-    }
-}
-
-impl TcpUrls {
-    pub(super) fn tcp(servers: Arc<HostedServers>) -> Self {
-        Self { to_tcp: RendezvousUrl::tcp, servers }
-    }
-
-    pub(super) fn env(servers: Arc<HostedServers>) -> Self {
-        Self { to_tcp: RendezvousUrl::env, servers }
-    }
-}
-
-impl UrlHandler for TcpUrls {
+impl UrlHandler for BuiltInScheme {
     fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
-        let (to_tcp, servers) = (self.to_tcp, Arc::clone(&self.servers));
-        Ok(Box::new(TcpUrlRendezvous { to_tcp, servers, url, options, progress: Progress::NotMet }))
+        let (meet, servers) = (self.meet, Arc::clone(&self.servers));
+        Ok(Box::new(BuiltInRendezvous { meet, servers, url, options, has_met: false }))
     }
 }
 
-struct TcpUrlRendezvous {
-    to_tcp: ToTcp,
+struct BuiltInRendezvous {
+    meet: Meet,
     servers: Arc<HostedServers>,
     url: RendezvousUrl,
     options: UrlOptions,
-    progress: Progress,
+    has_met: bool,
 }
 
-#[derive(PartialEq, Eq)]
-enum Progress {
-    NotMet,
-    Met,
-}
-
-impl UrlRendezvous for TcpUrlRendezvous {
+impl UrlRendezvous for BuiltInRendezvous {
     fn next(&mut self) -> Result<UrlGroup, HandlerError> {
-        if self.progress == Progress::Met {
+        if self.has_met {
             return Err(UrlError::NotAgain { scheme: self.url.scheme().into() }.into());
         }
-        let UrlOptions { timeout, listen_host, environment, canceller, .. } = &self.options;
-        let TcpRendezvous { host, port, rank, world_size, role } = (self.to_tcp)(&self.url, environment)?;
-        let is_host = role == StoreRole::Host;
-        let location = StoreLocation { host: &host, port, listen_host: listen_host.as_deref(), is_host };
-        let options = StoreOptions {
-            timeout: *timeout,
-            connect_timeout: *timeout,
-            token: canceller.token(),
-            ..StoreOptions::default()
-        };
-        let store = Arc::new(location.join(&self.servers, world_size, options)?);
-        self.progress = Progress::Met;
-        Ok(UrlGroup { store, rank, world_size })
+        let group = (self.meet)(&self.url, &self.options, &self.servers)?;
+        self.has_met = true;
+        Ok(group)
     }
 }
 
-/// Handler of `file://`: a store in a file that every rank can reach.
-#[derive(Debug)]
-pub(super) struct FileUrls;
+/// The built-in schemes.
+pub(super) const BUILT_IN: [(&str, Meet); 3] = [
+    ("tcp", |url, options, servers| meet_at_server(url.tcp(&options.environment)?, options, servers)),
+    ("env", |url, options, servers| meet_at_server(url.env(&options.environment)?, options, servers)),
+    ("file", |url, options, _| meet_in_file(url.file()?, options)),
+];
 
-impl UrlHandler for FileUrls {
-    fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
-        Ok(Box::new(FileUrlRendezvous { url, options, progress: Progress::NotMet }))
-    }
-}
-
-struct FileUrlRendezvous {
-    url: RendezvousUrl,
-    options: UrlOptions,
-    progress: Progress,
-}
-
-impl UrlRendezvous for FileUrlRendezvous {
-    fn next(&mut self) -> Result<UrlGroup, HandlerError> {
-        if self.progress == Progress::Met {
-            return Err(UrlError::NotAgain { scheme: self.url.scheme().into() }.into());
+/// Meets at a TCP store that rank 0 or its agent hosts. The host waits for all others; a world of unknown size is not
+/// counted.
+fn meet_at_server(
+    rendezvous: TcpRendezvous,
+    options: &UrlOptions,
+    servers: &HostedServers,
+) -> Result<UrlGroup, HandlerError> {
+    let TcpRendezvous { host, port, rank, world_size, role } = rendezvous;
+    let UrlOptions { timeout, listen_host, canceller, .. } = options;
+    let is_host = role == StoreRole::Host;
+    let location = StoreLocation { host: &host, port, listen_host: listen_host.as_deref(), is_host };
+    let options = StoreOptions {
+        timeout: *timeout,
+        connect_timeout: *timeout,
+        token: canceller.token(),
+        ..StoreOptions::default()
+    };
+    let token = options.token.clone();
+    let store = location.connect(servers, options)?;
+    if world_size > 0 {
+        let counting = store.with_token(&token);
+        counting.check_in(Timeout::Default)?;
+        if is_host {
+            counting.wait_for_workers(world_size, Timeout::Default)?;
         }
-        let FileRendezvous { path, rank, world_size } = self.url.file()?;
-        let options = FileStoreOptions {
-            // With an unknown number of ranks, none can tell that it is the last one.
-            world_size: u64::try_from(world_size).ok(),
-            timeouts: Timeouts { call: self.options.timeout, ..Timeouts::default() },
-            token: self.options.canceller.token(),
-            ..FileStoreOptions::default()
-        };
-        let store = Store::open_file(Path::new(&path), options)?;
-        self.progress = Progress::Met;
-        Ok(UrlGroup { store: Arc::new(NodeStore::new(store, None)), rank, world_size })
     }
+    Ok(UrlGroup { store: Arc::new(store), rank, world_size })
+}
+
+/// Meets in a store in a file that every rank can reach.
+fn meet_in_file(rendezvous: FileRendezvous, options: &UrlOptions) -> Result<UrlGroup, HandlerError> {
+    let FileRendezvous { path, rank, world_size } = rendezvous;
+    let options = FileStoreOptions {
+        // With an unknown number of ranks, none can tell that it is the last one.
+        world_size: u64::try_from(world_size).ok(),
+        timeouts: Timeouts { call: options.timeout, ..Timeouts::default() },
+        token: options.canceller.token(),
+        ..FileStoreOptions::default()
+    };
+    let store = Store::open_file(Path::new(&path), options)?;
+    Ok(UrlGroup { store: Arc::new(NodeStore::new(store, None)), rank, world_size })
 }
