@@ -16,7 +16,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 use core::net::SocketAddr;
-use socket2::Socket;
 use std::io;
 use std::os::fd::AsRawFd;
 
@@ -25,7 +24,7 @@ impl Client {
     pub(super) fn dial(&self, ticket: Ticket, span: Span<'_>, rounds: Rounds) -> Result<Box<Wire>, Failure> {
         let (options, limits) = (self.options.dial, self.options.limits);
         let mut link = Link::new(self.clock.now(), span.deadline, rounds, options, limits, self.seed());
-        let mut registration: Option<Registration<'_, BlockingSocket>> = None;
+        let mut registration = Registration::new(&self.pool, ticket);
         let cancelled = |phase| Failure { phase, ..CANCELLED };
         loop {
             if span.token.is_cancelled() {
@@ -42,13 +41,9 @@ impl Client {
                     Err(Ended::Cancelled) => return Err(cancelled(Phase::Resolving)),
                 },
                 Some(DialOutput::Connect(address)) => {
-                    drop(registration.take());
-                    match self.connect_socket(ticket, span, address, link.dialer.poll_timeout()) {
-                        Ok(Some(socket)) => {
-                            registration = Some(socket.map(BlockingSocket::new));
-                            link.dialer.handle(self.clock.now(), DialInput::Connected);
-                        }
-                        Ok(None) => link.dialer.handle(self.clock.now(), DialInput::Tick),
+                    match self.connect_socket(&mut registration, span, address, link.dialer.poll_timeout()) {
+                        Ok(true) => link.dialer.handle(self.clock.now(), DialInput::Connected),
+                        Ok(false) => link.dialer.handle(self.clock.now(), DialInput::Tick),
                         Err(error) => {
                             let (kind, cause) = classify(&error);
                             link.dialer.handle(self.clock.now(), DialInput::Failed(kind, cause));
@@ -58,16 +53,17 @@ impl Client {
                 Some(DialOutput::Greet) => {
                     let bytes = link.conn.greet();
                     let until = link.dialer.poll_timeout().unwrap_or(span.deadline);
-                    let Some(Registration { socket, .. }) = &mut registration else { continue };
+                    let Some(socket) = &mut registration.socket else { continue };
                     let mut timer = Timer::new(&self.clock, self.clock.now(), until);
                     if let Err(exchange_error) = socket.send_all(&bytes, &mut timer, &mut Sent::Nothing) {
                         self.greeting_failed(&mut link, exchange_error);
                     }
                 }
-                Some(DialOutput::Disconnect) => registration = None,
+                Some(DialOutput::Disconnect) => registration.set(None),
                 Some(DialOutput::Ready) => {
-                    let Some(pooled) = registration else { continue };
-                    let socket = pooled.into_inner();
+                    let Some(socket) = registration.into_socket() else {
+                        return Err(link.dialer.failure(self.clock.now()));
+                    };
                     self.pool.dialled(link.dialer.current());
                     self.options.last_try.set(None);
                     return Ok(Box::new(Wire::new(socket, link.conn, self.clock.now())));
@@ -85,12 +81,12 @@ impl Client {
     fn wait_for_link(
         &self,
         link: &mut Link<PENDING>,
-        registration: &mut Option<Registration<'_, BlockingSocket>>,
+        registration: &mut Registration<'_, BlockingSocket>,
         span: Span<'_>,
     ) -> Result<(), Failure> {
         let until = link.dialer.poll_timeout().unwrap_or(span.deadline);
-        match (link.dialer.state(), registration) {
-            (DialState::Greeting, Some(Registration { socket, .. })) => {
+        match (link.dialer.state(), &mut registration.socket) {
+            (DialState::Greeting, Some(socket)) => {
                 let mut buffer = [0; 64];
                 let mut timer = Timer::new(&self.clock, self.clock.now(), until);
                 let mut bytes = match socket.receive(&mut buffer, &mut timer, Sent::Something) {
@@ -105,9 +101,9 @@ impl Client {
                     return Err(Failure::new(ErrorKind::WrongProtocol, Phase::Greeting, cause));
                 }
             }
-            (_, registration) => {
+            _ => {
                 // A pause: closes the failed socket meanwhile.
-                *registration = None;
+                registration.set(None);
                 self.options
                     .last_try
                     .set(Some(FailedTry::new(&self.peer, link.dialer.failure(self.clock.now()))));
@@ -144,26 +140,26 @@ impl Client {
         })
     }
 
-    /// Returns a connected socket, or `None` when `until` has passed.
+    /// Connects a new socket. Returns false when `until` has passed.
     fn connect_socket(
         &self,
-        ticket: Ticket,
+        registration: &mut Registration<'_, BlockingSocket>,
         span: Span<'_>,
         address: SocketAddr,
         until: Option<Instant>,
-    ) -> io::Result<Option<Registration<'_, Socket>>> {
-        let pooled = Registration::new(&self.pool, ticket, open_socket(address)?);
-        let socket = &pooled.socket;
+    ) -> io::Result<bool> {
+        registration.set(Some(BlockingSocket::new(open_socket(address)?)));
+        let Some(BlockingSocket { socket, .. }) = &registration.socket else { return Ok(false) };
         let connected = start_connect(socket, address, self.options.keep_alive.as_ref())?;
         // A cancel before the connect found nothing to shut down.
         if !connected && !span.token.is_cancelled() {
             let left = until.unwrap_or(Instant::MAX).since(self.clock.now());
             if !wait_writable(socket.as_raw_fd(), left)? {
-                return Ok(None);
+                return Ok(false);
             }
         }
         finish_connect(socket)?;
         socket.set_nonblocking(false)?;
-        Ok(Some(pooled))
+        Ok(true)
     }
 }

@@ -79,45 +79,38 @@ pub(super) struct Entered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(usize);
 
-/// Socket of a call that is registered in the pool: [`Pool::wake`] may shut it down. The registration always ends
-/// before the socket is closed, since the number of a closed descriptor may be in use again at once.
+/// Socket of a call, registered in the pool: [`Pool::wake`] may shut it down. The registration always ends before the
+/// socket is closed, since the number of a closed descriptor may be in use again at once.
 #[derive(Debug)]
-pub(super) struct Registration<'p, S> {
-    /// Declared before the socket, so that it is dropped first.
-    view: View<'p>,
-    pub(super) socket: S,
-}
-
-#[derive(Debug)]
-struct View<'p> {
+pub(super) struct Registration<'p, S: AsRawFd> {
     pool: &'p Pool,
     ticket: Ticket,
+    pub(super) socket: Option<S>,
 }
 
-impl Drop for View<'_> {
-    fn drop(&mut self) {
-        self.pool.set_socket(self.ticket, None);
-    }
-}
-
-impl<'p, S> Registration<'p, S> {
-    /// Registers a socket and replaces the one that was registered before.
-    pub(super) fn new(pool: &'p Pool, ticket: Ticket, socket: S) -> Self
-    where
-        S: AsRawFd,
-    {
-        pool.set_socket(ticket, Some(socket.as_raw_fd()));
-        Self { view: View { pool, ticket }, socket }
+impl<'p, S: AsRawFd> Registration<'p, S> {
+    /// Makes a registration without a socket.
+    pub(super) const fn new(pool: &'p Pool, ticket: Ticket) -> Self {
+        Self { pool, ticket, socket: None }
     }
 
-    pub(super) fn map<T>(self, change: impl FnOnce(S) -> T) -> Registration<'p, T> {
-        Registration { view: self.view, socket: change(self.socket) }
+    /// Registers a socket, or none, in place of the one before, which is closed.
+    pub(super) fn set(&mut self, socket: Option<S>) {
+        self.pool.set_socket(self.ticket, socket.as_ref().map(AsRawFd::as_raw_fd));
+        self.socket = socket;
     }
 
     /// Returns the socket, which stays registered: the caller must end the registration.
-    pub(super) fn into_inner(self) -> S {
-        core::mem::forget(self.view);
-        self.socket
+    pub(super) fn into_socket(mut self) -> Option<S> {
+        self.socket.take()
+    }
+}
+
+impl<S: AsRawFd> Drop for Registration<'_, S> {
+    fn drop(&mut self) {
+        if self.socket.is_some() {
+            self.set(None);
+        }
     }
 }
 
@@ -331,9 +324,13 @@ mod tests {
     fn a_socket_is_out_of_view_before_it_is_closed_and_stays_in_view_when_it_is_kept() {
         let (pool, closed) = (pool(), Mutex::default());
         let ticket = enter(&pool, HoldTime::Brief);
-        drop(Registration::new(&pool, ticket, Probe(&pool, &closed)));
-        let pooled = Registration::new(&pool, ticket, Probe(&pool, &closed)).map(|probe| (probe, "and more"));
-        let kept = pooled.into_inner();
+        let registered = || {
+            let mut registration = Registration::new(&pool, ticket);
+            registration.set(Some(Probe(&pool, &closed)));
+            registration
+        };
+        drop(registered());
+        let kept = registered().into_socket();
         assert_eq!(pool.lock().busy[ticket.0].socket, Some(-7));
         pool.set_socket(ticket, None);
         drop(kept);

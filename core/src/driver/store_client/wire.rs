@@ -25,7 +25,7 @@ const READ_BYTES_MAX: usize = 256 * 1024;
 /// Connected, blocking socket and the timeouts that were last set on it.
 #[derive(Debug)]
 pub(super) struct BlockingSocket {
-    socket: Socket,
+    pub(super) socket: Socket,
     receive_timeout: Duration,
     send_timeout: Duration,
 }
@@ -62,7 +62,7 @@ impl Wire {
     }
 
     pub(super) fn fd(&self) -> RawFd {
-        self.socket.socket.as_raw_fd()
+        self.socket.as_raw_fd()
     }
 
     /// Performs one call from its first byte to its last. A call that timed out must be given up.
@@ -159,6 +159,12 @@ impl<'a> Timer<'a> {
 
     const fn passed(&mut self) {
         self.now = None;
+    }
+}
+
+impl AsRawFd for BlockingSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
     }
 }
 
