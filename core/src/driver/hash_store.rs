@@ -86,9 +86,9 @@ impl HashStore {
     fn drive(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Failure> {
         call.check_limits(&self.options.frame).map_err(limit_exceeded)?;
         let Call::Store(request, wait_mode) = call else { return Ok(Outcome::Alive) };
-        let mut state = self.lock();
+        let (mut state, span) = (self.lock(), Span { wait_mode: *wait_mode, ..span });
         if let Request::QueuePop { key } = *request {
-            return self.pop(state, key, *wait_mode, span, take);
+            return self.pop(state, key, span, take);
         }
         loop {
             let awaited = match *request {
@@ -103,10 +103,9 @@ impl HashStore {
             if is_ready {
                 return self.apply(state, request, span, take);
             }
-            if *wait_mode == WaitMode::Once {
+            let Some(keys) = awaited.filter(|_| span.wait_mode == WaitMode::Wait) else {
                 return Ok(Outcome::Missing);
-            }
-            let Some(keys) = awaited else { return Ok(Outcome::Missing) };
+            };
             match self.park(state, &Request::Wait { keys }, span)? {
                 // The key that released the wait may be absent again. For a request that is only a wait that does not
                 // matter.
@@ -121,42 +120,46 @@ impl HashStore {
         &self,
         mut state: MutexGuard<'_, HashStoreState>,
         key: Key<'_>,
-        wait_mode: WaitMode,
         span: Span<'_>,
         take: &mut dyn Take,
     ) -> Result<Outcome, Failure> {
         let whole: Box<[u8]> = key.pieces().concat().into();
         let ticket = state.next_ticket;
-        if wait_mode == WaitMode::Once {
-            return match state.is_first_in_line(key, &whole, ticket)? {
-                true => state
-                    .apply(NO_CONNECTION, &Request::QueuePop { key }, &mut |answer| outcome(answer, take)),
-                false => Ok(Outcome::QueueEmpty),
-            };
-        }
         state.next_ticket += 1;
         state.poppers.push(Popper { ticket, key: whole.clone() });
-        let iteration = loop {
-            match state.is_first_in_line(key, &whole, ticket) {
-                Ok(false) => {}
-                iteration => break iteration.map(Some),
-            }
-            if span.token.is_cancelled() {
-                break Err(CANCELLED);
-            }
-            let left = span.deadline.since(self.clock.now());
-            if left.is_zero() {
-                break Ok(None);
-            }
-            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        };
+        let has_item = &mut |state: &mut HashStoreState| state.is_first_in_line(key, &whole, ticket);
+        let (mut state, found) = self.wait_until(state, span, has_item);
         state.poppers.retain(|popper| popper.ticket != ticket);
         // A pop that gives up had no item, so removing it gives none to the pops after it.
-        match iteration? {
-            Some(_) => {
+        match (found?, span.wait_mode) {
+            (true, _) => {
                 state.apply(NO_CONNECTION, &Request::QueuePop { key }, &mut |answer| outcome(answer, take))
             }
-            None => Ok(Outcome::Missing),
+            (false, WaitMode::Once) => Ok(Outcome::QueueEmpty),
+            (false, WaitMode::Wait) => Ok(Outcome::Missing),
+        }
+    }
+
+    /// Waits until `is_over`, or for nothing with [`WaitMode::Once`]. Returns whether it is.
+    fn wait_until<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, HashStoreState>,
+        span: Span<'_>,
+        is_over: &mut dyn FnMut(&mut HashStoreState) -> Result<bool, Failure>,
+    ) -> (MutexGuard<'s, HashStoreState>, Result<bool, Failure>) {
+        loop {
+            let found = is_over(&mut state);
+            if found != Ok(false) {
+                return (state, found);
+            }
+            if span.token.is_cancelled() {
+                return (state, Err(CANCELLED));
+            }
+            let left = span.deadline.since(self.clock.now());
+            if left.is_zero() || span.wait_mode == WaitMode::Once {
+                return (state, Ok(false));
+            }
+            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -173,25 +176,12 @@ impl HashStore {
         if state.was_released(conn) {
             self.shared.changed.notify_all();
         }
-        let ended = match begun {
-            Ok(true) => loop {
-                if let Some(queue_index) = state.released.iter().position(|&released| released == conn.into())
-                {
-                    state.released.swap_remove(queue_index);
-                    break Ok(Outcome::Released);
-                }
-                if span.token.is_cancelled() {
-                    break Err(CANCELLED);
-                }
-                let left = span.deadline.since(self.clock.now());
-                if left.is_zero() || span.wait_mode == WaitMode::Once {
-                    break Ok(Outcome::Missing);
-                }
-                state =
-                    self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-            },
-            Ok(false) => Ok(Outcome::Released),
-            Err(failure) => Err(failure),
+        let (mut state, ended) = match begun {
+            Ok(true) => self.wait_until(state, span, &mut |state| {
+                let index = state.released.iter().position(|&released| released == conn.into());
+                Ok(index.map(|index| state.released.swap_remove(index)).is_some())
+            }),
+            begun => (state, begun.map(|_| true)),
         };
         let ended = ended.map_err(|failure| match request {
             Request::Barrier { .. } if failure.kind == ErrorKind::Cancelled => {
@@ -202,7 +192,7 @@ impl HashStore {
         });
         state.engine.forget_waits(conn);
         state.waiting.remove(slot);
-        ended.map(|outcome| (state, outcome))
+        Ok((state, if ended? { Outcome::Released } else { Outcome::Missing }))
     }
 
     /// Executes a request that waits for nothing, or a barrier.
