@@ -6,10 +6,10 @@
 //! write its log. While some nodes are missing from that log they may be PyTorch's, and there are no further rounds.
 //!
 //! Call [`StaticRounds::begin`], then perform each [`StaticRounds::next_step`] and report its result, until it is
-//! [`Step::Over`]. Report a failed step, of any kind, with [`StaticRounds::gave_up`]. An attempt that was given up is
-//! resumed by the next one.
+//! [`Step::Over`]. Report a failed step, of any kind, with [`StaticRounds::failed`]: the node then withdraws what it has
+//! written. An attempt that was given up is resumed by the next one.
 
-use crate::error::Effect;
+use crate::error::{Effect, ErrorKind};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -157,9 +157,14 @@ pub enum Outcome {
     },
     /// A node closed the run.
     Closed,
-    /// The node gave up, and its log entry was withdrawn.
+    /// The time was up, and the node's log entry was withdrawn.
     Short(Shortfall),
-    /// The node gave up; there was no entry to withdraw, or withdrawing it failed.
+    /// The store ended with its host while the node waited for the first round.
+    HostLeft {
+        /// Ranks of nodes that were missing when the log was last read, at most [`MISSING_MAX`].
+        missing: Vec<u64>,
+    },
+    /// A step failed for another reason, or the log entry could not be withdrawn.
     GivenUp,
 }
 
@@ -250,6 +255,8 @@ pub struct StaticRounds {
     missing: Vec<u64>,
     /// Number of nodes that had checked in when this one gave up the first round.
     checked_in: u64,
+    /// Kind of the first failure of the attempt.
+    problem: Option<ErrorKind>,
 }
 
 impl StaticRounds {
@@ -267,26 +274,14 @@ impl StaticRounds {
             stage: Stage::Searching,
             missing: Vec::new(),
             checked_in: 0,
+            problem: None,
         }
-    }
-
-    /// Returns the ranks of the nodes that were missing from the round's log when it was last read; [`MISSING_MAX`]
-    /// at most.
-    #[must_use]
-    pub fn missing(&self) -> &[u64] {
-        &self.missing
-    }
-
-    /// Whether the node waits for the first round.
-    #[must_use]
-    pub const fn is_gathering(&self) -> bool {
-        matches!(self.stage, Stage::Gathering | Stage::Claiming | Stage::Surveying)
     }
 
     /// Begins an attempt to join the next round.
     pub fn begin(&mut self) {
         self.round = self.pending.or(self.entered).unwrap_or(0);
-        self.checked_in = 0;
+        (self.checked_in, self.problem) = (0, None);
         self.stage = Stage::Searching;
     }
 
@@ -345,10 +340,10 @@ impl StaticRounds {
             (Stage::Settling, RoundState::Open) => self.stage = Stage::Leaving,
             (Stage::ConfirmingLeave, RoundState::Open) => {
                 self.pending = None;
-                let missing = self.missing.clone();
+                let missing = core::mem::take(&mut self.missing);
                 // Nodes of PyTorch check in to the first round, and do not write its log.
                 let arrived = (attendance.arrived() + 1).max(self.checked_in);
-                self.stage = Stage::Over(Outcome::Short(Shortfall { round: self.round, arrived, missing }));
+                self.give_up(Outcome::Short(Shortfall { round: self.round, arrived, missing }));
             }
             (
                 Stage::Searching
@@ -357,7 +352,7 @@ impl StaticRounds {
                 | Stage::Settling
                 | Stage::ConfirmingLeave,
                 RoundState::Closed,
-            ) => self.stage = Stage::Over(Outcome::Closed),
+            ) => self.give_up(Outcome::Closed),
             (
                 Stage::Arriving
                 | Stage::CheckingIn
@@ -414,7 +409,7 @@ impl StaticRounds {
     /// Handles the failure or cancellation of the current step. A check-in or check-out that may have taken effect
     /// counts as done. Otherwise the other nodes would wait for a node that they already count, or rely on one that
     /// has left.
-    pub fn gave_up(&mut self, effect: Effect) {
+    pub fn failed(&mut self, kind: ErrorKind, effect: Effect) {
         let may_be_done = effect != Effect::None;
         match self.stage {
             Stage::Arriving => self.has_arrived |= self.round == 0,
@@ -423,6 +418,11 @@ impl StaticRounds {
             _ => {}
         }
         self.stage = match self.stage {
+            Stage::Gathering | Stage::Claiming | Stage::Surveying
+                if matches!(kind, ErrorKind::ServerGone | ErrorKind::Refused) =>
+            {
+                Stage::Over(Outcome::HostLeft { missing: core::mem::take(&mut self.missing) })
+            }
             // The other nodes must not rely on this node.
             Stage::Arriving
             | Stage::CheckingIn
@@ -434,6 +434,13 @@ impl StaticRounds {
             | Stage::Settling => Stage::Leaving,
             _ => Stage::Over(Outcome::GivenUp),
         };
+        self.problem.get_or_insert(kind);
+    }
+
+    /// Ends the attempt. A failure other than a timeout says more than the outcome that it led to.
+    fn give_up(&mut self, outcome: Outcome) {
+        let timed_out = self.problem.is_none_or(|kind| kind == ErrorKind::TimedOut);
+        self.stage = Stage::Over(if timed_out { outcome } else { Outcome::GivenUp });
     }
 
     /// Continues with a node that is in the first round's log.
@@ -531,7 +538,7 @@ mod tests {
         rounds.done();
         rounds.saw(b"+2 +1 ");
         assert_eq!(rounds.next_step(), Step::Wait { round: 1 });
-        rounds.gave_up(Effect::None);
+        rounds.failed(ErrorKind::TimedOut, Effect::None);
         assert_eq!(rounds.next_step(), Step::Append { round: 1, entry: Entry::Leave });
         rounds.done();
         let mut too_late = rounds.clone();
@@ -551,9 +558,9 @@ mod tests {
         let whole = "+0 +1 ";
         assert_eq!(looking(&mut rounds, &[whole]), Step::Append { round: 1, entry: Entry::Arrive });
         // Each of the two steps may or may not have had its effect.
-        rounds.gave_up(Effect::Possible);
+        rounds.failed(ErrorKind::TimedOut, Effect::Possible);
         assert_eq!(rounds.next_step(), Step::Append { round: 1, entry: Entry::Leave });
-        rounds.gave_up(Effect::Possible);
+        rounds.failed(ErrorKind::TimedOut, Effect::Possible);
         assert_eq!(rounds.next_step(), Step::Over(Outcome::GivenUp));
         // The other nodes have entered that round with it in the meantime, so it must not skip to the round after.
         let mut met = rounds.clone();
@@ -582,12 +589,12 @@ mod tests {
         assert_eq!(by_log.next_step(), entered);
         let mut by_count = arrived();
         by_count.saw(b"+0 +1 ");
-        assert_eq!((by_count.next_step(), by_count.missing()), (Step::Gather, &[2, 3][..]));
+        assert_eq!((by_count.next_step(), &by_count.missing[..]), (Step::Gather, &[2, 3][..]));
         let mut given_up = by_count.clone();
         by_count.done();
         assert_eq!(by_count.next_step(), entered);
         // A node that gives up withdraws its entry here, too. One of the nodes that checked in is PyTorch's.
-        given_up.gave_up(Effect::None);
+        given_up.failed(ErrorKind::TimedOut, Effect::None);
         assert_eq!(given_up.next_step(), Step::Append { round: 0, entry: Entry::Leave });
         given_up.done();
         assert_eq!(given_up.next_step(), Step::CheckOut);
@@ -621,10 +628,39 @@ mod tests {
             while rounds.next_step() != step {
                 if rounds.next_step() == Step::Gather { rounds.not_all_yet() } else { rounds.done() }
             }
-            rounds.gave_up(effect);
+            rounds.failed(ErrorKind::TimedOut, effect);
             assert_eq!(rounds.next_step(), Step::Append { round: 0, entry: Entry::Leave }, "{step:?}");
             rounds.done();
             assert_eq!(rounds.next_step() == Step::CheckOut, takes_back, "{step:?} {effect:?}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_ends_with_its_first_failure_unless_that_was_a_timeout() {
+        let gathering = || {
+            let mut rounds = StaticRounds::new(1, 3);
+            looking(&mut rounds, &["+0 "]);
+            (0..2).for_each(|_| rounds.done());
+            assert_eq!(rounds.next_step(), Step::Gather);
+            rounds
+        };
+        for kind in [ErrorKind::ServerGone, ErrorKind::Refused] {
+            let mut rounds = gathering();
+            rounds.failed(kind, Effect::None);
+            assert_eq!(rounds.next_step(), Step::Over(Outcome::HostLeft { missing: vec![2] }), "{kind:?}");
+        }
+        for (kind, log, outcome) in [
+            (ErrorKind::Cancelled, &b"+0 "[..], Outcome::GivenUp),
+            (ErrorKind::Cancelled, b"+0 x0 ", Outcome::GivenUp),
+            (ErrorKind::TimedOut, b"+0 x0 ", Outcome::Closed),
+            // The last node joined just before.
+            (ErrorKind::Cancelled, b"+0 +2 +1 ", Outcome::Entered { round: 0 }),
+        ] {
+            let mut rounds = gathering();
+            rounds.failed(kind, Effect::None);
+            (0..2).for_each(|_| rounds.done());
+            rounds.saw(log);
+            assert_eq!(rounds.next_step(), Step::Over(outcome), "{kind:?}");
         }
     }
 
@@ -634,14 +670,14 @@ mod tests {
         looking(&mut rounds, &[""]);
         rounds.done();
         // It has not checked in, and its leave entry cannot be written either.
-        rounds.gave_up(Effect::None);
-        rounds.gave_up(Effect::None);
+        rounds.failed(ErrorKind::TimedOut, Effect::None);
+        rounds.failed(ErrorKind::TimedOut, Effect::None);
         assert_eq!(looking(&mut rounds, &["+1 "]), Step::CheckIn);
         rounds.done();
-        rounds.gave_up(Effect::None);
+        rounds.failed(ErrorKind::TimedOut, Effect::None);
         rounds.done();
         // It is no longer in the log, and still counted.
-        rounds.gave_up(Effect::None);
+        rounds.failed(ErrorKind::TimedOut, Effect::None);
         assert_eq!(looking(&mut rounds, &["+1 -1 "]), Step::Append { round: 0, entry: Entry::Arrive });
         rounds.done();
         assert_eq!(rounds.next_step(), Step::Gather);
@@ -683,7 +719,7 @@ mod tests {
                         node.begin();
                     }
                     Step::Over(_) => node.begin(),
-                    _ if rng.next_u64().is_multiple_of(20) => node.gave_up(Effect::None),
+                    _ if rng.next_u64().is_multiple_of(20) => node.failed(ErrorKind::TimedOut, Effect::None),
                     _ => step(node, &mut logs, &mut ended),
                 }
             }

@@ -213,7 +213,6 @@ impl StaticRendezvous {
                 Step::Over(outcome) => return Err(self.no_round(outcome, problem)),
                 step => step,
             };
-            let was_gathering = rounds.is_gathering();
             let left = until.since(clock.now());
             let error = match self.perform(&step, rounds, &store, left) {
                 Ok(()) => continue,
@@ -221,17 +220,13 @@ impl StaticRendezvous {
                 // Another process has the rank, and with it the entry in the log.
                 Err(error) => return Err(error),
             };
-            let effect = error.failure().effect;
+            rounds.failed(error.kind(), error.failure().effect);
             if problem.is_none() {
-                if was_gathering && matches!(error.kind(), ErrorKind::ServerGone | ErrorKind::Refused) {
-                    return Err(self.host_left(rounds.missing(), &error));
-                }
                 // The other nodes are notified that this node leaves, even when its join was cancelled.
                 store = joined.with_token(&CancelToken::new());
                 until = clock.now() + LEAVE_TIMEOUT;
                 problem = Some(error);
             }
-            rounds.gave_up(effect);
         }
     }
 
@@ -278,34 +273,30 @@ impl StaticRendezvous {
         store.append(log_key(round).as_bytes(), text.as_bytes(), timeout)
     }
 
-    /// Returns the error of a node that waited for the first round when the store ended with its host.
-    fn host_left(&self, missing: &[u64], error: &CallError) -> HandlerError {
-        let kind = RendezvousErrorKind::Connection;
-        let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-        let missing = missing.join(", ");
-        let run_id = &self.settings.run_id;
-        let message = format!(
-            "Node 0, which hosts the store of run '{run_id}', left before all nodes had joined round 0; missing node \
-             ranks at the last check: {missing}. {error}"
-        );
-        RendezvousError::Refused { kind, message: message.into() }.into()
-    }
-
+    /// Returns the error of an attempt that ended without a round, because of `problem` if a step failed.
     fn no_round(&self, outcome: Outcome, problem: Option<CallError>) -> HandlerError {
         let StaticSettings { world_size, timeout, .. } = self.settings;
-        let run_id = self.settings.run_id.as_str().into();
-        let ran_out_of_time = problem.as_ref().is_none_or(|error| error.kind() == ErrorKind::TimedOut);
+        let run_id: Box<str> = self.settings.run_id.as_str().into();
         match (outcome, problem) {
-            (Outcome::Short(Shortfall { round, arrived, missing }), _) if ran_out_of_time => {
+            (Outcome::Short(Shortfall { round, arrived, missing }), _) => {
                 let nodes = world_size.unsigned_abs();
                 RendezvousError::Incomplete { run_id, round, arrived, nodes, missing, timeout }.into()
             }
-            (Outcome::Closed, _) if ran_out_of_time => RendezvousError::Closed { run_id }.into(),
-            (_, Some(error)) if error.kind() == ErrorKind::Cancelled => error.into(),
-            (_, Some(error)) => {
+            (Outcome::HostLeft { missing }, Some(error)) => {
+                let kind = RendezvousErrorKind::Connection;
+                let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+                let missing = missing.join(", ");
+                let message = format!(
+                    "Node 0, which hosts the store of run '{run_id}', left before all nodes had joined round 0; missing \
+                     node ranks at the last check: {missing}. {error}"
+                );
+                RendezvousError::Refused { kind, message: message.into() }.into()
+            }
+            (Outcome::GivenUp, Some(error)) if error.kind() == ErrorKind::Cancelled => error.into(),
+            (Outcome::GivenUp, Some(error)) => {
                 RendezvousError::Connection { backing: Backing::NodeZero, inner: Box::new(error) }.into()
             }
-            (_, None) => RendezvousError::Closed { run_id }.into(),
+            _ => RendezvousError::Closed { run_id }.into(),
         }
     }
 
@@ -492,25 +483,6 @@ impl StoreLocation<'_> {
         };
         let store = Store::connect(&host, port, options)?;
         Ok(NodeStore::new(store, server))
-    }
-
-    /// Connects, and checks in. The host waits for all others; a world of unknown size is not counted.
-    pub(super) fn join(
-        &self,
-        servers: &HostedServers,
-        world_size: i64,
-        options: StoreOptions,
-    ) -> Result<NodeStore, HandlerError> {
-        let token = options.token.clone();
-        let store = self.connect(servers, options)?;
-        if world_size > 0 {
-            let counting = store.with_token(&token);
-            counting.check_in(Timeout::Default)?;
-            if self.is_host {
-                counting.wait_for_workers(world_size, Timeout::Default)?;
-            }
-        }
-        Ok(store)
     }
 }
 
