@@ -6,7 +6,7 @@
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use rendezvous_core::driver::loop_client::{Loop, LoopEvent, SessionEvent};
-use rendezvous_core::driver::native_client::{NativeClient, NativeClientOptions};
+use rendezvous_core::driver::native_client::{NativeClient, NativeClientOptions, NativeRequest};
 use rendezvous_core::driver::native_store::NativeStore;
 use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::driver::store::{Store, Timeout};
@@ -75,7 +75,7 @@ fn session_threads(criterion: &mut Criterion) {
     group.bench_function("by_calling_thread", |bencher| {
         bencher.iter(|| {
             let mut session = events.session(id).expect("it is there");
-            session.run_info(b"run", Timeout::Default).expect("submitted");
+            session.submit(&NativeRequest::RunInfo { run_id: b"run" }, Timeout::Default).expect("submitted");
             while !completes(&mut events) {}
         });
     });

@@ -162,7 +162,8 @@ pub use driver::{
     loop_client::{CallOver, Loop, LoopEvent, Session, SessionEvent, SessionId, StoreId, SubmitError},
     native_client::{
         Batch, BatchStep, Branch, Change, Joined, Lease, MemberInfo, NativeClient, NativeClientOptions,
-        NativeError, NodeEvent, RunInfo, Step, Test, Txn, Versioned, Watch, WatchError,
+        NativeError, NativeRequest, NativeResponse, NodeEvent, RunInfo, Step, Test, Txn, Versioned, Watch,
+        WatchError,
     },
     rendezvous::{
         Context, CreateHandler, ForeignBackend, ForeignOptions, ForeignUrls, HandlerError, NodeStore,

@@ -12,6 +12,7 @@ use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_OK, rdzv_status};
 use crate::store::{call_fault, timeout};
 use crate::store_options::rdzv_store_options;
 use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId, Session, StoreId, SubmitError};
+use rendezvous_core::driver::native_client::NativeRequest;
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::store::call::{CallId, Outcome};
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
@@ -275,7 +276,7 @@ impl LastEvent {
 }
 
 /// Submits an operation; `request` receives the store's key scope.
-unsafe fn submit(
+pub(crate) unsafe fn submit(
     (event_loop, store): (*mut rdzv_loop, u32),
     timeout_ms: i64,
     operation: *mut u64,
@@ -296,7 +297,8 @@ unsafe fn submit(
     }
 }
 
-struct Submission<'a> {
+/// Store that a request is submitted to, and its timeout.
+pub(crate) struct Submission<'a> {
     stores: &'a mut Loop,
     store: StoreId,
     timeout: Timeout,
@@ -312,6 +314,12 @@ impl<'a> Submission<'a> {
     #[inline(never)]
     fn begin(&mut self, request: Request<'_>) -> Result<CallId, Fault> {
         self.stores.submit(self.store, request, self.timeout).map_err(submit_fault)
+    }
+
+    /// Submits a request that only native stores have.
+    pub(crate) fn native(&mut self, request: &NativeRequest<'_>) -> Result<CallId, Fault> {
+        let session = self.stores.native(self.store, request.operation());
+        session.and_then(|mut session| session.submit(request, self.timeout)).map_err(submit_fault)
     }
 }
 

@@ -2,15 +2,13 @@
 
 use crate::argument::{bytes, invalid, list, out_pointer, rdzv_bytes, reference, zero_or_more_ms};
 use crate::batch::{ANSWER_FIRST_SIZE, rdzv_answer, rdzv_batch, rdzv_txn};
+use crate::event_loop::submit;
 use crate::fault::rdzv_error;
-use crate::loop_gate::{self, Submitted, rdzv_loop, submit_fault};
+use crate::loop_gate::{self, rdzv_loop};
 use crate::sized;
 use crate::status::rdzv_status;
-use crate::store::timeout;
 use crate::store_options::rdzv_store_options;
-use rendezvous_core::driver::loop_client::{Session, StoreId};
-use rendezvous_core::driver::store::Timeout;
-use rendezvous_core::error::Operation;
+use rendezvous_core::driver::native_client::NativeRequest;
 
 /// `rdzv_event.kind`: a change that the watch `operation` observed. `data` and `len` have the key,
 /// `revision` the store's revision, and item 0 (`rdzv_loop_item`) the new value; `item_count` is 0 if the
@@ -47,25 +45,6 @@ pub unsafe extern "C" fn rdzv_loop_add_native_store(
     }
 }
 
-/// Submits an operation that only native stores have.
-unsafe fn submit(
-    (event_loop, store, which): (*mut rdzv_loop, u32, Operation),
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-    begin: &mut dyn FnMut(&mut Session<'_>, Timeout) -> Submitted,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
-            let mut session = this.stores.native(StoreId::from_u32(store), which).map_err(submit_fault)?;
-            operation.put(begin(&mut session, timeout)?.map_err(submit_fault)?.0);
-            Ok(())
-        })
-    }
-}
-
 /// Submits `rdzv_store_watch_key`. The event's revision is the store's when the watch started. An event of
 /// kind `RDZV_EVENT_CHANGE` follows for each change, until `rdzv_loop_cancel` ends the operation or an
 /// event of kind `RDZV_EVENT_WATCH_OVER` reports why the watch has ended.
@@ -85,15 +64,9 @@ pub unsafe extern "C" fn rdzv_loop_store_watch_key(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit(
-            (event_loop, store, Operation::Watch),
-            timeout_ms,
-            operation,
-            error,
-            &mut |session, timeout| {
-                Ok(session.watch_key(bytes(key, key_len, "key")?, from_revision, timeout))
-            },
-        )
+        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
+            to.native(&NativeRequest::WatchKey { key: bytes(key, key_len, "key")?, from_revision })
+        })
     }
 }
 
@@ -111,15 +84,10 @@ pub unsafe extern "C" fn rdzv_loop_store_watch_prefix(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit(
-            (event_loop, store, Operation::Watch),
-            timeout_ms,
-            operation,
-            error,
-            &mut |session, timeout| {
-                Ok(session.watch_prefix(bytes(prefix, prefix_len, "prefix")?, from_revision, timeout))
-            },
-        )
+        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
+            let prefix = bytes(prefix, prefix_len, "prefix")?;
+            to.native(&NativeRequest::WatchPrefix { prefix, from_revision })
+        })
     }
 }
 
@@ -136,13 +104,9 @@ pub unsafe extern "C" fn rdzv_loop_store_grant_lease(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit(
-            (event_loop, store, Operation::LeaseGrant),
-            timeout_ms,
-            operation,
-            error,
-            &mut |session, timeout| Ok(session.lease(zero_or_more_ms(ttl_ms, "ttl_ms")?, timeout)),
-        )
+        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
+            to.native(&NativeRequest::LeaseGrant { ttl: zero_or_more_ms(ttl_ms, "ttl_ms")? })
+        })
     }
 }
 
@@ -160,13 +124,9 @@ pub unsafe extern "C" fn rdzv_loop_store_attach_lease(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit(
-            (event_loop, store, Operation::LeaseAttach),
-            timeout_ms,
-            operation,
-            error,
-            &mut |session, timeout| Ok(session.lease_attach(lease, &list(keys, key_count, "keys")?, timeout)),
-        )
+        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
+            to.native(&NativeRequest::LeaseAttach { lease, keys: &list(keys, key_count, "keys")? })
+        })
     }
 }
 
@@ -182,13 +142,9 @@ pub unsafe extern "C" fn rdzv_loop_store_renew_lease(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit(
-            (event_loop, store, Operation::LeaseRenew),
-            timeout_ms,
-            operation,
-            error,
-            &mut |session, timeout| Ok(session.lease_renew(lease, timeout)),
-        )
+        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
+            to.native(&NativeRequest::LeaseRenew { lease })
+        })
     }
 }
 
@@ -205,13 +161,9 @@ pub unsafe extern "C" fn rdzv_loop_store_revoke_lease(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit(
-            (event_loop, store, Operation::LeaseRevoke),
-            timeout_ms,
-            operation,
-            error,
-            &mut |session, timeout| Ok(session.lease_revoke(lease, timeout)),
-        )
+        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
+            to.native(&NativeRequest::LeaseRevoke { lease })
+        })
     }
 }
 
@@ -229,13 +181,9 @@ pub unsafe extern "C" fn rdzv_loop_store_delete_prefix(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit(
-            (event_loop, store, Operation::DeletePrefix),
-            timeout_ms,
-            operation,
-            error,
-            &mut |session, timeout| Ok(session.delete_prefix(bytes(prefix, prefix_len, "prefix")?, timeout)),
-        )
+        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
+            to.native(&NativeRequest::DeletePrefix { prefix: bytes(prefix, prefix_len, "prefix")? })
+        })
     }
 }
 
@@ -252,8 +200,8 @@ pub unsafe extern "C" fn rdzv_loop_store_commit(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store, Operation::Txn), timeout_ms, operation, error, &mut |session, timeout| {
-            Ok(session.commit(&reference(txn, "txn")?.txn, timeout))
+        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
+            to.native(&NativeRequest::Txn(&reference(txn, "txn")?.txn))
         })
     }
 }
@@ -271,13 +219,9 @@ pub unsafe extern "C" fn rdzv_loop_store_batch(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit(
-            (event_loop, store, Operation::Batch),
-            timeout_ms,
-            operation,
-            error,
-            &mut |session, timeout| Ok(session.batch(&reference(batch, "batch")?.batch, timeout)),
-        )
+        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
+            to.native(&NativeRequest::Batch(&reference(batch, "batch")?.batch))
+        })
     }
 }
 

@@ -14,8 +14,10 @@ use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::{call_fault, of_keys, timeout};
 use crate::watch::watch_fault;
-use rendezvous_core::driver::loop_client::{Session, SessionAnswer, SessionEvent, SessionId};
-use rendezvous_core::driver::native_client::{NativeError, NodeEvent};
+use rendezvous_core::driver::loop_client::{Session, SessionEvent, SessionId};
+use rendezvous_core::driver::native_client::{
+    NativeError, NativeRequest, NativeResponse, NodeEvent, participants,
+};
 use rendezvous_core::driver::rendezvous::refusal;
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::store::engine::PrefixRemoved;
@@ -160,7 +162,7 @@ unsafe fn submit(
     timeout_ms: i64,
     operation: *mut u64,
     error: *mut *mut rdzv_error,
-    begin: &mut dyn FnMut(&mut Session<'_>, &str, Timeout) -> Submitted,
+    begin: &mut dyn FnMut(&mut Session<'_>, &[u8], Timeout) -> Submitted,
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
@@ -169,7 +171,7 @@ unsafe fn submit(
             let mut session = this.stores.session(SessionId::from_u32(node));
             let session = session.as_mut().ok_or_else(|| invalid("the loop has no node with this number"))?;
             let run_id = session.run_id().unwrap_or_default().to_string();
-            operation.put(begin(session, &run_id, timeout)?.map_err(submit_fault)?.0);
+            operation.put(begin(session, run_id.as_bytes(), timeout)?.map_err(submit_fault)?.0);
             Ok(())
         })
     }
@@ -214,7 +216,7 @@ pub unsafe extern "C" fn rdzv_loop_node_leave(
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, &mut |session, run_id, timeout| {
-            Ok(session.leave(run_id.as_bytes(), timeout))
+            Ok(session.submit(&NativeRequest::Leave { run_id }, timeout))
         })
     }
 }
@@ -231,7 +233,7 @@ pub unsafe extern "C" fn rdzv_loop_node_set_closed(
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, &mut |session, run_id, timeout| {
-            Ok(session.close_run(run_id.as_bytes(), timeout))
+            Ok(session.submit(&NativeRequest::CloseRun { run_id }, timeout))
         })
     }
 }
@@ -251,7 +253,7 @@ pub unsafe extern "C" fn rdzv_loop_node_fail(
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, &mut |session, run_id, timeout| {
             let message = text(message, message_len, "message")?;
-            Ok(session.fail_run(run_id.as_bytes(), message, timeout))
+            Ok(session.submit(&NativeRequest::FailRun { run_id, message }, timeout))
         })
     }
 }
@@ -269,7 +271,7 @@ pub unsafe extern "C" fn rdzv_loop_node_shutdown(
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, &mut |session, _, timeout| {
-            Ok(session.close(timeout))
+            Ok(session.submit(&NativeRequest::Close, timeout))
         })
     }
 }
@@ -286,7 +288,7 @@ pub unsafe extern "C" fn rdzv_loop_node_run_info(
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, &mut |session, run_id, timeout| {
-            Ok(session.run_info(run_id.as_bytes(), timeout))
+            Ok(session.submit(&NativeRequest::RunInfo { run_id }, timeout))
         })
     }
 }
@@ -307,7 +309,7 @@ pub unsafe extern "C" fn rdzv_loop_node_members(
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, &mut |session, run_id, timeout| {
-            Ok(session.members(run_id.as_bytes(), round, (first, count_max), timeout))
+            Ok(session.submit(&NativeRequest::Members { run_id, round, first, count_max }, timeout))
         })
     }
 }
@@ -333,7 +335,9 @@ pub unsafe extern "C" fn rdzv_loop_node_barrier(
     unsafe {
         submit((event_loop, node), timeout_ms, operation, error, &mut |session, _, timeout| {
             let (key, names) = (bytes(key, key_len, "key")?, list(names, name_count, "names")?);
-            Ok(session.barrier(key, 0, (world_size, &names), timeout))
+            let participants = participants(world_size, &names);
+            let arrival = NativeRequest::Barrier { key, generation: 0, name: b"", participants };
+            Ok(session.submit(&arrival, timeout))
         })
     }
 }
@@ -526,32 +530,34 @@ impl LastEvent {
     fn answered(
         &mut self,
         view: &mut NodeEventView,
-        answer: SessionAnswer,
+        answer: NativeResponse,
         (key, elapsed): (&[u8], Duration),
         peer: &str,
     ) {
         match answer {
-            SessionAnswer::Done => {}
-            SessionAnswer::Joined(joined_round) => self.joined_round = Some(joined_round),
-            SessionAnswer::RunInfo(info) => self.run_info = Some(info),
-            SessionAnswer::Members(members) => self.members = members,
-            SessionAnswer::Barrier(end) => match barrier_end(end, key, elapsed, peer) {
+            NativeResponse::Done => {}
+            NativeResponse::Joined(joined_round) => self.joined_round = Some(joined_round),
+            NativeResponse::RunInfo(info) => self.run_info = Some(info),
+            NativeResponse::Members(members) => self.members = members,
+            NativeResponse::Barrier(end) => match barrier_end(end, key, elapsed, peer) {
                 Ok(generation) => view.number = i64::try_from(generation).unwrap_or(i64::MAX),
                 Err(fault) => {
                     view.number = i64::try_from(fault.generation).unwrap_or(i64::MAX);
                     view.fault = Some(fault);
                 }
             },
-            SessionAnswer::Watching(revision) => view.revision = revision,
-            SessionAnswer::Number(number) => view.number = number,
-            SessionAnswer::Removed(PrefixRemoved { removed, left }) => {
+            NativeResponse::Watching(revision) => view.revision = revision,
+            NativeResponse::Number(number) => view.number = number,
+            NativeResponse::Removed(PrefixRemoved { removed, left }) => {
                 view.number = i64::try_from(removed).unwrap_or(i64::MAX);
                 self.left = usize::try_from(left).unwrap_or(usize::MAX);
             }
-            SessionAnswer::Txn(done) => {
+            NativeResponse::Txn(done) => {
                 (view.number, view.revision) = (i64::from(done.holds), done.revision);
             }
-            SessionAnswer::Batch(answers) => self.answers = Answers::new(answers),
+            NativeResponse::Batch(answers) => self.answers = Answers::new(answers),
+            // The loop's functions submit no request with such a response.
+            NativeResponse::Values(_) | NativeResponse::Page(_) | NativeResponse::Outcome(_) => {}
         }
     }
 }

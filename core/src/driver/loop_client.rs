@@ -6,13 +6,12 @@
 
 mod loop_store;
 mod member;
-mod native;
 mod node;
 mod session;
 
 pub use member::{Member, MemberContext, MemberEvent, MemberEvents, MemberId};
 pub use node::Session;
-pub use session::{SessionAnswer, SessionEvent};
+pub use session::SessionEvent;
 
 use super::call_error::CallError;
 use super::event_loop::EventLoop;

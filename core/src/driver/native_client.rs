@@ -7,18 +7,24 @@
 mod batch;
 pub(in crate::driver) mod calls;
 mod inbox;
+pub(in crate::driver) mod listing;
 mod node;
 mod ops;
 mod options;
+mod request;
+mod response;
 mod session;
 pub(in crate::driver) mod session_driver;
 mod watch;
 
 pub use batch::{Batch, BatchStep, Branch, Step, Test, Txn};
-pub use node::{Joined, MemberInfo, NodeEvent, RunInfo};
-pub(in crate::driver) use ops::removed_in;
-pub use ops::{BarrierResult, BatchAnswer, KeysPage, TxnResult, Versioned, participants};
+pub use node::NodeEvent;
 pub use options::NativeClientOptions;
+pub use request::{NativeRequest, participants};
+pub(in crate::driver) use response::PendingRequest;
+pub use response::{
+    BarrierResult, BatchAnswer, Joined, KeysPage, MemberInfo, NativeResponse, RunInfo, TxnResult, Versioned,
+};
 pub use watch::{Change, Lease, Watch, WatchError};
 
 use crate::driver::call_error::CallError;
@@ -31,14 +37,15 @@ use crate::driver::reply::{NoAnswer, Reply, ask};
 use crate::driver::socket::classify;
 use crate::driver::socket::endpoint_text;
 use crate::driver::threads;
-use crate::driver::timeout::Timeouts;
+use crate::driver::timeout::{Timeout, Timeouts};
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::{FrameLimits, RendezvousLimits};
 use crate::node::native_client::Ending;
 use crate::node::native_client::fault::{Describe, DescribeEnd, failure_of};
+use crate::store::call::WaitMode;
 use crate::store::op::Key;
 use crate::time::Duration;
-use crate::wire::native::{ClientFrame, Fault, FaultCode, Message, ServerFrame};
+use crate::wire::native::{Fault, FaultCode, Message, ServerFrame};
 use crate::wire::sink::Length;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -151,6 +158,11 @@ impl Loss {
         Self { failure: failure_of(fault), fault: Some(Box::new(ServerFault::of(fault))), ending: None }
     }
 
+    /// Returns the end of the session that failed the call.
+    fn ending(&self) -> Option<Ending> {
+        self.ending.as_deref().copied()
+    }
+
     pub(in crate::driver) fn of_ending(ending: Ending) -> Self {
         Self { failure: ending.failure(), fault: None, ending: Some(Box::new(ending)) }
     }
@@ -235,20 +247,9 @@ impl Weighted for OwnedFrame {
     }
 }
 
-/// Part of a session's state machine that handles a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::driver) enum SubmitPath {
-    Plain,
-    Join,
-    Leave,
-    Bye,
-}
-
 /// Call on its way to the session's thread.
 struct Submitted {
     encoded: EncodedRequest,
-    span: Duration,
-    submit_path: SubmitPath,
     token: CancelToken,
     /// Inbox for its pushes.
     inbox: Option<Arc<Inbox<OwnedFrame>>>,
@@ -525,12 +526,7 @@ impl NativeClient {
     /// # Errors
     /// The reason why the server did not confirm it.
     pub fn close(&self, timeout: Duration) -> Result<(), NativeError> {
-        let bye = EncodedRequest::new(Operation::Bye, &ClientFrame::Bye {});
-        match self.exchange(bye, timeout, SubmitPath::Bye, None, &self.canceller.token()) {
-            Ok(_) => Ok(()),
-            Err(loss) if loss.ending.as_deref() == Some(&Ending::Left) => Ok(()),
-            Err(loss) => Err(self.error(Operation::Bye, (None, 0), loss)),
-        }
+        self.request_within(&NativeRequest::Close, timeout).map(drop)
     }
 
     /// Ends the session without a goodbye and without waiting. The server considers the node dead when its grace
@@ -545,23 +541,51 @@ impl NativeClient {
     }
 
     /// Sends a request and waits for the response.
-    fn ask(
+    ///
+    /// # Errors
+    /// The reason why there is no response. [`crate::error::Failure::effect`] says whether the request may have been
+    /// executed.
+    pub fn request(
         &self,
-        operation: Operation,
-        frame: &ClientFrame<'_>,
+        request: &NativeRequest<'_>,
+        timeout: Timeout,
+    ) -> Result<NativeResponse, NativeError> {
+        let (_, response) = self.exchange_request(request, self.span(timeout), None)?;
+        Ok(response)
+    }
+
+    fn span(&self, timeout: Timeout) -> (Duration, WaitMode) {
+        self.view.timeouts.wait_budget(timeout)
+    }
+
+    /// As [`NativeClient::request`], with a time that is not a default and may be zero.
+    fn request_within(
+        &self,
+        request: &NativeRequest<'_>,
         span: Duration,
-        keys: (Option<Key<'_>>, usize),
-    ) -> Result<OwnedFrame, NativeError> {
-        let encoded = EncodedRequest::new(operation, frame);
-        self.exchange(encoded, span, SubmitPath::Plain, None, &self.canceller.token())
-            .map_err(|loss| self.error(operation, keys, loss))
+    ) -> Result<NativeResponse, NativeError> {
+        let (_, response) = self.exchange_request(request, (span, WaitMode::Wait), None)?;
+        Ok(response)
+    }
+
+    /// Sends a request whose pushes go to `inbox`. Returns its id, under which they come, and the response.
+    fn exchange_request(
+        &self,
+        request: &NativeRequest<'_>,
+        budget: (Duration, WaitMode),
+        inbox: Option<Arc<Inbox<OwnedFrame>>>,
+    ) -> Result<(u64, NativeResponse), NativeError> {
+        let Inner { options, answer_limits, peer, .. } = &*self.inner;
+        let (pending, encoded) = request.encode((&self.view.scope, options, peer), budget)?;
+        let answer = self.exchange(encoded, inbox, &self.canceller.token());
+        let id = answer.as_ref().map_or(0, |answer| answer.id);
+        let response = pending.settle(answer, answer_limits, (&self.view.scope, peer));
+        response.map(|response| (id, response)).map_err(|loss| pending.error(loss, &self.view.scope, peer))
     }
 
     fn exchange(
         &self,
         encoded: EncodedRequest,
-        span: Duration,
-        submit_path: SubmitPath,
         inbox: Option<Arc<Inbox<OwnedFrame>>>,
         token: &CancelToken,
     ) -> Result<OwnedFrame, Loss> {
@@ -573,12 +597,10 @@ impl NativeClient {
         }
         let (reply, answer) = ask();
         // A spare waits until a round needs it.
-        let limit = match submit_path {
-            SubmitPath::Join => Duration::MAX,
-            _ => span + self.inner.options.answer_slack + THREAD_TIMEOUT,
-        };
+        let slack = self.inner.options.answer_slack + THREAD_TIMEOUT;
+        let limit = if encoded.is_join() { Duration::MAX } else { encoded.span + slack };
         let token = token.clone();
-        self.submit(Submitted { encoded, span, submit_path, token, inbox, reply: Some(reply) });
+        self.submit(Submitted { encoded, token, inbox, reply: Some(reply) });
         match answer.wait(limit) {
             Ok(result) => result,
             Err(none) => Err(self.no_answer(none)),
@@ -606,9 +628,11 @@ impl NativeClient {
         loss.into_error(operation, keys, &self.inner.peer)
     }
 
+    /// Makes the error of a request with a response of another operation.
     #[cold]
-    fn wrong_answer(&self, operation: Operation) -> NativeError {
-        self.error(operation, (None, 0), Loss::of_wrong_answer(operation))
+    fn wrong_answer(&self, request: &NativeRequest<'_>) -> NativeError {
+        let loss = Loss::of_wrong_answer(request.operation());
+        request.pending().error(loss, &self.view.scope, &self.inner.peer)
     }
 
     fn key<'a>(&'a self, name: &'a [u8]) -> Key<'a> {

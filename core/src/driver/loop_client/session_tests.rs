@@ -5,7 +5,7 @@ use crate::driver::native_client::loopback_tests::{Cut, as_node, nodes};
 use crate::driver::native_client::tests::options;
 use crate::driver::native_client::{
     BarrierResult, Batch, BatchAnswer, BatchStep, Branch, Change, Joined, NativeClient, NativeClientOptions,
-    NodeEvent, Step, Test, Txn, TxnResult, WatchError,
+    NativeRequest, NativeResponse, NodeEvent, Step, Test, Txn, TxnResult, WatchError, participants,
 };
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::testing::becomes_readable;
@@ -62,7 +62,7 @@ fn next_of(events: &mut Loop) -> (SessionId, SessionEvent) {
 fn end_of(
     events: &mut Loop,
     call: CallId,
-) -> Result<SessionAnswer, crate::driver::native_client::NativeError> {
+) -> Result<NativeResponse, crate::driver::native_client::NativeError> {
     match next_of(events).1 {
         SessionEvent::Completed { call: over, result, .. } if over == call => result,
         other => panic!("{other:?}"),
@@ -82,6 +82,17 @@ fn store_end(events: &mut Loop, call: CallId) -> CallOver {
     }
 }
 
+const RUN_INFO: NativeRequest<'static> = NativeRequest::RunInfo { run_id: b"run" };
+
+fn members_of(round: u64, first: u32) -> NativeRequest<'static> {
+    NativeRequest::Members { run_id: b"run", round, first, count_max: 1 }
+}
+
+fn arrival<'a>(count: u32, names: &'a [&'a [u8]]) -> NativeRequest<'a> {
+    let participants = participants(count, names);
+    NativeRequest::Barrier { key: b"epoch", generation: 0, name: b"", participants }
+}
+
 fn of(events: &mut Loop, session: SessionId) -> Session<'_> {
     events.session(session).expect("it is there")
 }
@@ -91,7 +102,9 @@ fn part(events: &Loop, session: SessionId) -> Part {
 }
 
 fn join(events: &mut Loop, session: SessionId, node: &str, terms: Terms<'_>) -> CallId {
-    of(events, session).join(&as_node(node, terms), Role::Member).expect("submitted")
+    of(events, session)
+        .submit(&NativeRequest::Join(as_node(node, terms), Role::Member), WHILE)
+        .expect("submitted")
 }
 
 /// Joins with all sessions and returns their rounds, in the order of the sessions.
@@ -103,7 +116,9 @@ fn join_all(events: &mut Loop, sessions: &[(String, SessionId)], terms: Terms<'_
         match next_of(events).1 {
             SessionEvent::Completed { call, result, .. } => {
                 let index = calls.iter().position(|&one| one == call).expect("one of them");
-                let SessionAnswer::Joined(joined_round) = result.expect("a round") else { panic!("no seat") };
+                let NativeResponse::Joined(joined_round) = result.expect("a round") else {
+                    panic!("no seat")
+                };
                 joined[index] = Some(joined_round);
             }
             SessionEvent::Node(NodeEvent::Round(
@@ -138,26 +153,29 @@ fn nodes_of_one_loop_become_a_numbered_group() {
     let (name, session) = &sessions[2];
     assert_eq!(part(&events, *session), Part::InRound);
     let rank = joined[2].node_rank;
-    let call = of(&mut events, *session).members(b"run", 0, (rank, 1), WHILE).expect("submitted");
-    let SessionAnswer::Members(members) = end_of(&mut events, call).expect("known") else { panic!() };
+    let call = of(&mut events, *session).submit(&members_of(0, rank), WHILE).expect("submitted");
+    let NativeResponse::Members(members) = end_of(&mut events, call).expect("known") else { panic!() };
     assert_eq!((members.len(), &*members[0].node), (1, name.as_str()));
-    let call = of(&mut events, *session).run_info(b"run", WHILE).expect("submitted");
-    let SessionAnswer::RunInfo(info) = end_of(&mut events, call).expect("known") else { panic!() };
+    let call = of(&mut events, *session).submit(&RUN_INFO, WHILE).expect("submitted");
+    let NativeResponse::RunInfo(info) = end_of(&mut events, call).expect("known") else { panic!() };
     assert_eq!((info.complete, info.closed, info.nodes), (true, false, 5));
-    let call = of(&mut events, *session).members(b"run", 7, (0, 1), WHILE).expect("submitted");
+    let call = of(&mut events, *session).submit(&members_of(7, 0), WHILE).expect("submitted");
     let error = end_of(&mut events, call).expect_err("no such round");
     assert_eq!((error.kind(), error.call().key()), (ErrorKind::NotFound, Some("run")));
 
     // A node that leaves is not reported as dead, and a goodbye gets a response.
-    let call = of(&mut events, *session).leave(b"run", WHILE).expect("submitted");
-    assert_eq!(end_of(&mut events, call).expect("let go"), SessionAnswer::Done);
-    let early = of(&mut events, *session).leave(b"run", WHILE).expect_err("it is in no run");
+    let call =
+        of(&mut events, *session).submit(&NativeRequest::Leave { run_id: b"run" }, WHILE).expect("submitted");
+    assert_eq!(end_of(&mut events, call).expect("let go"), NativeResponse::Done);
+    let early = of(&mut events, *session)
+        .submit(&NativeRequest::Leave { run_id: b"run" }, WHILE)
+        .expect_err("it is in no run");
     assert!(matches!(early, SubmitError::Call(error) if error.kind() == ErrorKind::InvalidArgument));
-    let call = of(&mut events, *session).close(WHILE).expect("submitted");
-    assert_eq!(end_of(&mut events, call).expect("confirmed"), SessionAnswer::Done);
+    let call = of(&mut events, *session).submit(&NativeRequest::Close, WHILE).expect("submitted");
+    assert_eq!(end_of(&mut events, call).expect("confirmed"), NativeResponse::Done);
     let (of_session, last) = next_of(&mut events);
     assert!(of_session == *session && matches!(last, SessionEvent::Over(Ok(()))), "{last:?}");
-    let late = of(&mut events, *session).run_info(b"run", WHILE).expect_err("it is over");
+    let late = of(&mut events, *session).submit(&RUN_INFO, WHILE).expect_err("it is over");
     assert!(matches!(late, SubmitError::Call(error) if error.kind() == ErrorKind::SessionEnded));
     assert!(!becomes_readable(events.fd(), Duration::ZERO), "at rest");
 }
@@ -192,7 +210,8 @@ fn time_that_is_up_and_calls_that_are_cancelled_say_so() {
     let mut events = Loop::new().expect("a loop");
     let session = add(&mut events, &server, "n0");
     let entry = Entry { join_timeout_ms: 30, ..as_node("n0", nodes(2, 2)) };
-    let call = of(&mut events, session).join(&entry, Role::Member).expect("submitted");
+    let call =
+        of(&mut events, session).submit(&NativeRequest::Join(entry, Role::Member), WHILE).expect("submitted");
     let error = end_of(&mut events, call).expect_err("alone");
     assert_eq!((error.kind(), error.call().operation()), (ErrorKind::TimedOut, Operation::Join));
     assert!(error.call().elapsed() >= Duration::from_millis(30), "{error}");
@@ -201,14 +220,15 @@ fn time_that_is_up_and_calls_that_are_cancelled_say_so() {
     assert!(text.contains("1 of at least 2 nodes were there (n0)"), "{text}");
 
     let call = join(&mut events, session, "n0", nodes(2, 2));
-    let early = of(&mut events, session).join(&as_node("n0", nodes(2, 2)), Role::Member);
+    let early = of(&mut events, session)
+        .submit(&NativeRequest::Join(as_node("n0", nodes(2, 2)), Role::Member), WHILE);
     assert!(matches!(early, Err(SubmitError::Call(error)) if error.kind() == ErrorKind::InvalidArgument));
     events.cancel(session.store(), call);
     // The server cannot have answered that yet.
     let again = join(&mut events, session, "n0", nodes(1, 1));
     let error = end_of(&mut events, call).expect_err("cancelled");
     assert_eq!(error.kind(), ErrorKind::Cancelled);
-    assert!(matches!(end_of(&mut events, again), Ok(SessionAnswer::Joined(joined)) if joined.nodes == 1));
+    assert!(matches!(end_of(&mut events, again), Ok(NativeResponse::Joined(joined)) if joined.nodes == 1));
 
     // A server that never responds costs the deadline and no more.
     let mute = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -217,7 +237,7 @@ fn time_that_is_up_and_calls_that_are_cancelled_say_so() {
     let port = mute.local_addr().expect("an address").port();
     let session = events.add_session("127.0.0.1", port, options);
     let after = Timeout::After(Duration::from_millis(30));
-    let call = of(&mut events, session).run_info(b"run", after).expect("submitted");
+    let call = of(&mut events, session).submit(&RUN_INFO, after).expect("submitted");
     assert_eq!(end_of(&mut events, call).expect_err("no answer").kind(), ErrorKind::TimedOut);
 }
 
@@ -229,10 +249,11 @@ fn a_spare_stands_by_for_as_long_as_it_is_needed() {
     join_all(&mut events, &sessions, nodes(2, 2));
     let spare = add(&mut events, &server, "spare");
     // The session is open before the join, so the join timeout covers one round trip.
-    let open = of(&mut events, spare).run_info(b"run", WHILE).expect("submitted");
+    let open = of(&mut events, spare).submit(&RUN_INFO, WHILE).expect("submitted");
     end_of(&mut events, open).expect("the session opens");
     let entry = Entry { join_timeout_ms: 500, ..as_node("spare", nodes(2, 2)) };
-    let standby = of(&mut events, spare).join(&entry, Role::Spare).expect("submitted");
+    let standby =
+        of(&mut events, spare).submit(&NativeRequest::Join(entry, Role::Spare), WHILE).expect("submitted");
     let (_, event) = next_of(&mut events);
     assert!(matches!(event, SessionEvent::Node(NodeEvent::Standby { ahead: 0 })), "{event:?}");
     // The spare waits for longer than its join timeout.
@@ -241,12 +262,14 @@ fn a_spare_stands_by_for_as_long_as_it_is_needed() {
         events.submit(spare.store(), missing, Timeout::After(Duration::from_millis(600))).expect("submitted");
     assert_eq!(store_end(&mut events, wait).result.expect_err("not set").kind(), ErrorKind::TimedOut);
     let (closer, other) = (sessions[0].1, sessions[1].1);
-    let close = of(&mut events, closer).close_run(b"run", WHILE).expect("submitted");
+    let close = of(&mut events, closer)
+        .submit(&NativeRequest::CloseRun { run_id: b"run" }, WHILE)
+        .expect("submitted");
     let (mut closed, mut sent_home, mut output) = (false, false, 0);
     while !(closed && sent_home && output == 2) {
         match next_of(&mut events) {
             (_, SessionEvent::Completed { call, result, .. }) if call == close => {
-                closed = result.expect("closed") == SessionAnswer::Done;
+                closed = result.expect("closed") == NativeResponse::Done;
             }
             (_, SessionEvent::Completed { call, result, .. }) if call == standby => {
                 let error = result.expect_err("not needed");
@@ -284,7 +307,9 @@ fn who_is_replaced_hears_so() {
     }
     assert_eq!(part(&events, first), Part::Replaced);
     // It may not join again, and gets the reason.
-    let again = of(&mut events, first).join(&as_node("n0", terms), Role::Member).expect_err("replaced");
+    let again = of(&mut events, first)
+        .submit(&NativeRequest::Join(as_node("n0", terms), Role::Member), WHILE)
+        .expect_err("replaced");
     assert!(matches!(again, SubmitError::Call(error) if error.kind() == ErrorKind::Replaced));
 }
 
@@ -357,23 +382,23 @@ fn a_barrier_releases_all_or_names_who_is_missing() {
     let mut events = Loop::new().expect("a loop");
     let sessions = add_all(&mut events, &server, 3);
     for (_, session) in &sessions {
-        of(&mut events, *session).barrier(b"epoch", 0, (3, &[]), WHILE).expect("submitted");
+        of(&mut events, *session).submit(&arrival(3, &[]), WHILE).expect("submitted");
     }
     for _ in 0..3 {
         let (_, event) = next_of(&mut events);
         let SessionEvent::Completed { operation: Operation::NamedBarrier, result, .. } = event else {
             panic!("{event:?}")
         };
-        let released = SessionAnswer::Barrier(BarrierResult::Released { generation: 1 });
+        let released = NativeResponse::Barrier(BarrierResult::Released { generation: 1 });
         assert_eq!(result.expect("all came"), released);
     }
     let after = Timeout::After(Duration::from_millis(30));
     let names: [&[u8]; 2] = [b"n0", b"n1"];
-    let call = of(&mut events, sessions[0].1).barrier(b"epoch", 0, (0, &names), after).expect("submitted");
+    let call = of(&mut events, sessions[0].1).submit(&arrival(0, &names), after).expect("submitted");
     let end = end_of(&mut events, call).expect("a result");
     let absent = alloc::vec!["n1".into()];
     let missing = BarrierResult::TimedOut { generation: 2, absent_count: 1, absent };
-    assert_eq!(end, SessionAnswer::Barrier(missing));
+    assert_eq!(end, NativeResponse::Barrier(missing));
 }
 
 #[test]
@@ -381,17 +406,24 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
     let server = server();
     let mut events = Loop::new().expect("a loop");
     let session = add(&mut events, &server, "n0");
-    let watch = of(&mut events, session).watch_prefix(b"dir/", 0, WHILE).expect("submitted");
-    assert_eq!(end_of(&mut events, watch).expect("begun"), SessionAnswer::Watching(0));
-    let call = of(&mut events, session).lease(Duration::ZERO, WHILE).expect("submitted");
-    let SessionAnswer::Number(lease) = end_of(&mut events, call).expect("granted") else {
+    let watch = of(&mut events, session)
+        .submit(&NativeRequest::WatchPrefix { prefix: b"dir/", from_revision: 0 }, WHILE)
+        .expect("submitted");
+    assert_eq!(end_of(&mut events, watch).expect("begun"), NativeResponse::Watching(0));
+    let call = of(&mut events, session)
+        .submit(&NativeRequest::LeaseGrant { ttl: Duration::ZERO }, WHILE)
+        .expect("submitted");
+    let NativeResponse::Number(lease) = end_of(&mut events, call).expect("granted") else {
         panic!("no lease")
     };
     let lease = lease.cast_unsigned();
-    let call = of(&mut events, session).lease_attach(lease, &[b"dir/a"], WHILE).expect("submitted");
-    assert_eq!(end_of(&mut events, call).expect("attached"), SessionAnswer::Done);
-    let call = of(&mut events, session).lease_renew(lease, WHILE).expect("submitted");
-    assert_eq!(end_of(&mut events, call).expect("renewed"), SessionAnswer::Done);
+    let call = of(&mut events, session)
+        .submit(&NativeRequest::LeaseAttach { lease, keys: &[b"dir/a"] }, WHILE)
+        .expect("submitted");
+    assert_eq!(end_of(&mut events, call).expect("attached"), NativeResponse::Done);
+    let call =
+        of(&mut events, session).submit(&NativeRequest::LeaseRenew { lease }, WHILE).expect("submitted");
+    assert_eq!(end_of(&mut events, call).expect("renewed"), NativeResponse::Done);
     let changed = |events: &mut Loop, of: CallId| match next_of(events).1 {
         SessionEvent::Changed(call, change) if call == of => {
             (change.key, change.value.map(|value| String::from_utf8(value).expect("text")))
@@ -402,20 +434,21 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
     txn.require(b"dir/a", Test::Absent);
     txn.push(Branch::Then, b"dir/a", Step::Set { value: b"1"[..].into() });
     for (holds, revision) in [(true, 1), (false, 1)] {
-        let call = of(&mut events, session).commit(&txn, WHILE).expect("submitted");
+        let call = of(&mut events, session).submit(&NativeRequest::Txn(&txn), WHILE).expect("submitted");
         // The change arrives before or after the response.
         let mut rest = Vec::new();
         while rest.len() < 1 + usize::from(holds) {
             rest.push(next_of(&mut events).1);
         }
-        let done = SessionAnswer::Txn(TxnResult { holds, revision });
+        let done = NativeResponse::Txn(TxnResult { holds, revision });
         let is_answer = |event: &SessionEvent| {
             matches!(event, SessionEvent::Completed { call: over, result: Ok(answer), .. }
                 if *over == call && *answer == done)
         };
         assert!(rest.iter().any(is_answer), "{rest:?}");
     }
-    let call = of(&mut events, session).lease_revoke(lease, WHILE).expect("submitted");
+    let call =
+        of(&mut events, session).submit(&NativeRequest::LeaseRevoke { lease }, WHILE).expect("submitted");
     let mut both = [next_of(&mut events).1, next_of(&mut events).1];
     both.sort_by_key(|event| matches!(event, SessionEvent::Completed { .. }));
     let [SessionEvent::Changed(_, Change { value: None, .. }), SessionEvent::Completed { call: over, .. }] =
@@ -427,13 +460,15 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
     let mut batch = Batch::default();
     batch.push(b"n", BatchStep::Write(Step::Add { delta: 2 }));
     batch.push(b"n", BatchStep::Check);
-    let call = of(&mut events, session).batch(&batch, WHILE).expect("submitted");
+    let call = of(&mut events, session).submit(&NativeRequest::Batch(&batch), WHILE).expect("submitted");
     let answers = alloc::vec![BatchAnswer::Number(2), BatchAnswer::Outcome(true)];
-    assert_eq!(end_of(&mut events, call).expect("done"), SessionAnswer::Batch(answers));
+    assert_eq!(end_of(&mut events, call).expect("done"), NativeResponse::Batch(answers));
 
     // From a revision on, and no more once it was cancelled.
-    let again = of(&mut events, session).watch_key(b"dir/a", 1, WHILE).expect("submitted");
-    assert!(matches!(end_of(&mut events, again).expect("begun"), SessionAnswer::Watching(_)));
+    let again = of(&mut events, session)
+        .submit(&NativeRequest::WatchKey { key: b"dir/a", from_revision: 1 }, WHILE)
+        .expect("submitted");
+    assert!(matches!(end_of(&mut events, again).expect("begun"), NativeResponse::Watching(_)));
     assert_eq!(changed(&mut events, again), (b"dir/a".to_vec(), Some("1".to_string())));
     assert_eq!(changed(&mut events, again), (b"dir/a".to_vec(), None));
     events.cancel(session.store(), again);
@@ -443,21 +478,26 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
         "{over:?}"
     );
     events.cancel(session.store(), again);
-    let call = of(&mut events, session).delete_prefix(b"", WHILE).expect("submitted");
+    let call = of(&mut events, session)
+        .submit(&NativeRequest::DeletePrefix { prefix: b"" }, WHILE)
+        .expect("submitted");
     assert_eq!(
         end_of(&mut events, call).expect("removed"),
-        SessionAnswer::Removed(PrefixRemoved { removed: 1, left: 0 })
+        NativeResponse::Removed(PrefixRemoved { removed: 1, left: 0 })
     );
 
     // A lease that ends by itself is reported, and so is the removal of its keys.
-    let call = of(&mut events, session).lease(Duration::from_millis(20), WHILE).expect("submitted");
-    let SessionAnswer::Number(brief) = end_of(&mut events, call).expect("granted") else {
+    let call = of(&mut events, session)
+        .submit(&NativeRequest::LeaseGrant { ttl: Duration::from_millis(20) }, WHILE)
+        .expect("submitted");
+    let NativeResponse::Number(brief) = end_of(&mut events, call).expect("granted") else {
         panic!("no lease")
     };
     let (_, over) = next_of(&mut events);
     let SessionEvent::LeaseOver { call: of_lease, lease, why } = over else { panic!("{over:?}") };
     assert_eq!((of_lease, lease, why), (call, brief.cast_unsigned(), Why::Deadline));
-    let late = of(&mut events, session).lease_renew(lease, WHILE).expect("submitted");
+    let late =
+        of(&mut events, session).submit(&NativeRequest::LeaseRenew { lease }, WHILE).expect("submitted");
     assert_eq!(end_of(&mut events, late).expect_err("it is over").kind(), ErrorKind::NotFound);
 
     let store = events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default());
@@ -467,13 +507,50 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
 }
 
 #[test]
+fn a_session_of_a_loop_takes_each_request_of_a_blocking_client() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let session = add(&mut events, &server, "n0");
+    let client = NativeClient::connect("127.0.0.1", server.local_addr().port(), options(Duration::ZERO));
+    let client = client.expect("connected");
+    let mut batch = Batch::default();
+    batch.push(b"k", BatchStep::Write(Step::Set { value: b"v"[..].into() }));
+    client.batch(&batch, WHILE).expect("done");
+    let keys: [&[u8]; 2] = [b"k", b"absent"];
+    let page = NativeRequest::ListPage { prefix: b"", after: b"", count_max: 9 };
+    let cancel = NativeRequest::BarrierCancel { key: b"epoch", name: b"" };
+    for (request, timeout) in
+        [(NativeRequest::Read { keys: &keys }, Timeout::Once), (page, WHILE), (cancel, WHILE)]
+    {
+        let call = of(&mut events, session).submit(&request, timeout).expect("submitted");
+        let response = end_of(&mut events, call).expect("answered");
+        assert_eq!(client.request(&request, timeout), Ok(response));
+    }
+
+    // Both refuse what exceeds a limit, with the same text.
+    let (key, message) = ([b'k'; 1 << 17], "long".repeat(1000));
+    let (mut txn, mut long) = (Txn::default(), Batch::default());
+    txn.require(&key, Test::Present);
+    long.push(&key, BatchStep::Check);
+    let fail = NativeRequest::FailRun { run_id: b"run", message: &message };
+    for request in [NativeRequest::Txn(&txn), NativeRequest::Batch(&long), fail] {
+        let refused = of(&mut events, session).submit(&request, WHILE).expect_err("over a limit");
+        let error = client.request(&request, WHILE).expect_err("over a limit");
+        assert_eq!((error.kind(), error.to_string()), (ErrorKind::LimitExceeded, refused.to_string()));
+        assert!(error.call().key().is_some_and(|key| !key.is_empty()), "{error}");
+    }
+}
+
+#[test]
 fn a_watch_whose_changes_nobody_takes_is_ended() {
     let server = server();
     let mut events = Loop::new().expect("a loop");
     let bounded = NativeClientOptions { pushed_bytes_max: 1000, ..options(Duration::ZERO) };
     let session = events.add_session("127.0.0.1", server.local_addr().port(), bounded);
-    let watch = of(&mut events, session).watch_key(b"k", 0, WHILE).expect("submitted");
-    assert!(matches!(end_of(&mut events, watch), Ok(SessionAnswer::Watching(_))));
+    let watch = of(&mut events, session)
+        .submit(&NativeRequest::WatchKey { key: b"k", from_revision: 0 }, WHILE)
+        .expect("submitted");
+    assert!(matches!(end_of(&mut events, watch), Ok(NativeResponse::Watching(_))));
     let set = |events: &mut Loop| {
         let scope = events.scope(session.store()).expect("there").to_vec();
         let value = [0; 600];
@@ -530,7 +607,9 @@ fn a_stopped_server_is_told_with_the_reason() {
     assert_eq!((error.kind(), error.call().operation()), (ErrorKind::ServerGone, Operation::Session));
     let text = error.to_string();
     assert!(text.starts_with("session at 127.0.0.1:"), "{text}");
-    let late = of(&mut events, session).join(&as_node("n0", nodes(2, 2)), Role::Member).expect_err("over");
+    let late = of(&mut events, session)
+        .submit(&NativeRequest::Join(as_node("n0", nodes(2, 2)), Role::Member), WHILE)
+        .expect_err("over");
     assert!(matches!(late, SubmitError::Call(error) if error.kind() == ErrorKind::ServerGone));
     assert!(!becomes_readable(events.fd(), Duration::ZERO), "at rest");
 }
@@ -542,7 +621,7 @@ fn nobody_listens_and_no_host_has_the_name() {
     for host in ["127.0.0.1", "localhost"] {
         let once = NativeClientOptions { connect_timeout: Duration::ZERO, ..options(Duration::ZERO) };
         let session = events.add_session(host, port, once);
-        let call = of(&mut events, session).run_info(b"run", WHILE).expect("submitted");
+        let call = of(&mut events, session).submit(&RUN_INFO, WHILE).expect("submitted");
         let error = end_of(&mut events, call).expect_err("no listener");
         assert_eq!((error.kind(), error.call().operation()), (ErrorKind::Refused, Operation::RunInfo));
         let (_, last) = next_of(&mut events);
@@ -581,8 +660,8 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
         assert!(sums.iter().copied().eq((poll - 1) * 20 + 1..=poll * 20), "each counts once: {sums:?}");
     }
     // No node died: the round is unchanged.
-    let call = of(&mut events, other).run_info(b"run", WHILE).expect("submitted");
-    let SessionAnswer::RunInfo(info) = end_of(&mut events, call).expect("known") else { panic!() };
+    let call = of(&mut events, other).submit(&RUN_INFO, WHILE).expect("submitted");
+    let NativeResponse::RunInfo(info) = end_of(&mut events, call).expect("known") else { panic!() };
     assert_eq!((info.round, info.complete, info.nodes), (joined[0].round, true, 2));
 }
 
@@ -634,7 +713,7 @@ fn nodes_join_by_parameters() {
     }
     for _ in nodes {
         let (_, event) = next_of(&mut events);
-        let SessionEvent::Completed { result: Ok(SessionAnswer::Joined(joined_round)), .. } = event else {
+        let SessionEvent::Completed { result: Ok(NativeResponse::Joined(joined_round)), .. } = event else {
             panic!("{event:?}")
         };
         assert_eq!((joined_round.nodes, joined_round.world_size), (2, 2));
@@ -657,7 +736,7 @@ fn loops_and_threads_meet() {
     let other = std::thread::spawn(move || {
         client.join(&as_node("threaded", nodes(2, 2)), Role::Member).map(|joined| (client, joined))
     });
-    let SessionAnswer::Joined(joined_round) = end_of(&mut events, call).expect("a round") else { panic!() };
+    let NativeResponse::Joined(joined_round) = end_of(&mut events, call).expect("a round") else { panic!() };
     let (client, joined) = other.join().expect("no panic").expect("a round");
     assert_eq!(
         (joined_round.round, joined_round.nodes, joined_round.node_rank + joined.node_rank),

@@ -9,6 +9,7 @@ use crate::limits::FrameLimits;
 use crate::store::call::{Call, WaitMode};
 use crate::store::op::{Key, Keys, Request};
 use crate::store::txn::{Compare, Condition, Write};
+use crate::time::Duration;
 use crate::wire::native::{Batched, ClientFrame, List};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -94,27 +95,21 @@ impl Txn {
     }
 
     /// Returns an error for a key that is too long with `scope`.
-    pub(in crate::driver) fn check_keys(
-        &self,
-        scope: &[u8],
-        limits: &FrameLimits,
-    ) -> Result<(), (&[u8], Loss)> {
+    pub(super) fn check_keys(&self, scope: &[u8], limits: &FrameLimits) -> Result<(), (&[u8], Loss)> {
         let tests = self.tests.iter().map(|(key, _)| &**key);
         let writes = self.then.iter().chain(&self.otherwise).map(|(key, _)| &**key);
         check_keys(&mut tests.chain(writes), scope, limits)
     }
 
     /// Encodes the request for a store with this scope.
-    pub(in crate::driver) fn encode(&self, scope: &[u8]) -> EncodedRequest {
+    pub(super) fn encode(&self, scope: &[u8], span: Duration) -> EncodedRequest {
         let compares: Vec<Compare<'_>> =
             self.tests.iter().map(|(key, test)| compare(Key::scoped(scope, key), test)).collect();
         let (then, otherwise) = (scoped_steps(scope, &self.then), scoped_steps(scope, &self.otherwise));
         let (then, otherwise) = (writes(&then), writes(&otherwise));
         let (then, otherwise) = (List::new(&then), List::new(&otherwise));
-        EncodedRequest::new(
-            Operation::Txn,
-            &ClientFrame::Txn { compares: List::new(&compares), then, otherwise },
-        )
+        let frame = ClientFrame::Txn { compares: List::new(&compares), then, otherwise };
+        EncodedRequest::new(Operation::Txn, &frame, span)
     }
 }
 
@@ -128,27 +123,23 @@ impl Batch {
         self.0.push((key.into(), step));
     }
 
-    /// Returns the key of a request.
-    pub(in crate::driver) fn key(&self, index: usize) -> &[u8] {
-        self.0.get(index).map_or(b"", |(key, _)| key)
+    /// Returns the keys of the requests, in order.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(|(key, _)| &**key)
     }
 
     /// Returns an error for a key that is too long with `scope`.
-    pub(in crate::driver) fn check_keys(
-        &self,
-        scope: &[u8],
-        limits: &FrameLimits,
-    ) -> Result<(), (&[u8], Loss)> {
-        check_keys(&mut self.0.iter().map(|(key, _)| &**key), scope, limits)
+    pub(super) fn check_keys(&self, scope: &[u8], limits: &FrameLimits) -> Result<(), (&[u8], Loss)> {
+        check_keys(&mut self.keys(), scope, limits)
     }
 
     /// Encodes the request for a store with this scope.
-    pub(in crate::driver) fn encode(&self, scope: &[u8]) -> EncodedRequest {
+    pub(super) fn encode(&self, scope: &[u8], span: Duration) -> EncodedRequest {
         let steps = scoped_steps(scope, &self.0);
         let names: Vec<[&[u8]; 1]> = steps.iter().map(|(key, _)| [&**key]).collect();
         let requests: Vec<Batched<ClientFrame<'_>>> =
             steps.iter().zip(&names).map(|(step, name)| Batched(request(step, name))).collect();
-        EncodedRequest::new(Operation::Batch, &ClientFrame::Batch { requests: List::new(&requests) })
+        EncodedRequest::new(Operation::Batch, &ClientFrame::Batch { requests: List::new(&requests) }, span)
     }
 }
 

@@ -2,16 +2,12 @@
 
 use super::{Loss, OwnedFrame, millis};
 use crate::driver::take::Take;
-use crate::error::{Cause, Failure, Operation, Phase};
+use crate::error::{Cause, Failure, Phase};
 use crate::limits::FrameLimits;
 use crate::store::call::{Call, Outcome, WaitMode};
-use crate::store::op::{Key, Keys, Request};
+use crate::store::op::{Keys, Request};
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, FaultCode, ServerFrame};
-use alloc::vec::Vec;
-
-/// Number of keys that one response lists.
-const PAGE_KEYS: u32 = 4096;
 
 pub(in crate::driver) fn wait_millis(span: Duration, wait_mode: WaitMode) -> u64 {
     match wait_mode {
@@ -54,46 +50,7 @@ pub(in crate::driver) fn settle(
     Err(loss)
 }
 
-/// Listing of a store's keys, page by page.
-#[derive(Debug, Default)]
-pub(in crate::driver) struct Listing {
-    after: Vec<u8>,
-    count: u64,
-}
-
-impl Listing {
-    /// Returns the request for the next page.
-    pub(in crate::driver) const fn page(&self) -> ClientFrame<'_> {
-        let (prefix, after) = (Key::raw(b""), Key::raw(self.after.as_slice()));
-        ClientFrame::ListKeys { prefix, after, count_max: PAGE_KEYS }
-    }
-
-    /// Handles a page. Returns `None` if another page follows.
-    pub(in crate::driver) fn take_page(
-        &mut self,
-        answer: &OwnedFrame,
-        limits: &FrameLimits,
-        take: &mut dyn Take,
-    ) -> Result<Option<Outcome>, Loss> {
-        let Some(ServerFrame::KeyList { more, keys }) = answer.frame(limits) else {
-            return Err(Loss::of_wrong_answer(Operation::ListKeys));
-        };
-        let mut last = None;
-        for key in keys.iter() {
-            let whole = key.pieces().concat();
-            take.whole(&whole);
-            self.count += 1;
-            last = Some(whole);
-        }
-        match last {
-            Some(last) if more => self.after = last,
-            _ => return Ok(Some(Outcome::Values(self.count))),
-        }
-        Ok(None)
-    }
-}
-
-/// Returns the request of a call; `None` for a call that is not one request of the native protocol: [`Listing`] lists
+/// Returns the request of a call; `None` for a call that is not one request of the native protocol: [`Listing`](super::listing::Listing) lists
 /// keys page by page, and the barriers of c10d are held by keys.
 pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> Option<ClientFrame<'a>> {
     let Call::Store(request, wait_mode) = *call else {

@@ -2,13 +2,12 @@
 
 use super::inbox::{Inbox, Put};
 use super::session_driver::{READ_BYTES, SessionDriver, SessionOutput};
-use super::{ClientShared, Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, SubmitPath, Submitted};
+use super::{ClientShared, Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, Submitted};
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::reply::Reply;
 use crate::driver::socket::classify;
-use crate::error::Operation;
 use crate::node::native_client::Ending;
 use crate::time::Poller;
 use alloc::boxed::Box;
@@ -174,9 +173,9 @@ impl Session {
     }
 
     fn begin(&mut self, submitted: Submitted) {
-        let Submitted { encoded, span, submit_path, token, inbox, reply } = submitted;
-        let is_join = submit_path == SubmitPath::Join;
-        match self.driver.begin(encoded, span, submit_path) {
+        let Submitted { encoded, token, inbox, reply } = submitted;
+        let is_join = encoded.is_join();
+        match self.driver.begin(encoded) {
             Ok(id) => {
                 if is_join {
                     self.shared.was_standby.store(false, Ordering::Release);
@@ -219,7 +218,7 @@ impl Session {
                 }
             }
             SessionOutput::OwnedFrame(encoded, answer) => {
-                if matches!(encoded.operation, Operation::Join | Operation::Standby) {
+                if encoded.is_join() {
                     // Events of the previous round are obsolete.
                     self.shared.events.retain(NodeEvent::is_before_round);
                 }

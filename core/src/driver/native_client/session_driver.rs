@@ -3,7 +3,7 @@
 
 use super::calls::frame_of;
 use super::node::NodeEvent;
-use super::{Loss, Machine, NativeClientOptions, OwnedFrame, ServerFault, SubmitPath, body_of, plain};
+use super::{Loss, Machine, NativeClientOptions, OwnedFrame, ServerFault, body_of, plain};
 use crate::driver::clock::Clock;
 use crate::driver::connection::Connection;
 use crate::driver::event_loop::{EventLoop, Ready, Token};
@@ -46,6 +46,8 @@ const BYTES_KEPT_MAX: usize = 256 * 1024;
 pub(in crate::driver) struct EncodedRequest {
     pub(in crate::driver) operation: Operation,
     content: Content,
+    /// Timeout. While a node that joins is a spare, it does not run.
+    pub(in crate::driver) span: Duration,
     began: Instant,
 }
 
@@ -53,28 +55,28 @@ pub(in crate::driver) struct EncodedRequest {
 enum Content {
     /// A frame of this kind with this body.
     Frame(u16, Vec<u8>),
-    /// A call on the session's store, for which the server may wait for this time.
-    Call(OwnedCall, Duration),
+    /// A call on the session's store.
+    Call(OwnedCall),
 }
 
 impl EncodedRequest {
-    pub(in crate::driver) fn new(operation: Operation, frame: &ClientFrame<'_>) -> Self {
+    pub(in crate::driver) fn new(operation: Operation, frame: &ClientFrame<'_>, span: Duration) -> Self {
         let content = Content::Frame(frame.kind(), body_of(frame));
-        Self { operation, content, began: Instant::ORIGIN }
+        Self { operation, content, span, began: Instant::ORIGIN }
     }
 
     /// Returns `None` for a call that is not one request.
     pub(in crate::driver) fn of_call(call: &Call<'_>, span: Duration) -> Option<Self> {
         frame_of(call, span)?;
-        let content = Content::Call(OwnedCall::new(call, Vec::new()), span);
-        Some(Self { operation: call.operation(), content, began: Instant::ORIGIN })
+        let content = Content::Call(OwnedCall::new(call, Vec::new()));
+        Some(Self { operation: call.operation(), content, span, began: Instant::ORIGIN })
     }
 
     /// Returns the call on the session's store, if it is one.
     pub(in crate::driver) fn call(&self) -> Option<Call<'_>> {
         match &self.content {
             Content::Frame(..) => None,
-            Content::Call(owned, _) => Some(owned.call()),
+            Content::Call(owned) => Some(owned.call()),
         }
     }
 
@@ -87,7 +89,7 @@ impl EncodedRequest {
     pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ClientFrame<'a>> {
         match &self.content {
             Content::Frame(kind, body) => ClientFrame::parse(*kind, body, limits).ok().flatten(),
-            Content::Call(owned, span) => frame_of(&owned.call(), *span),
+            Content::Call(owned) => frame_of(&owned.call(), self.span),
         }
     }
 
@@ -100,8 +102,13 @@ impl EncodedRequest {
         frames.is_some_and(|(request, answer)| answer.answers_all(&request))
     }
 
+    /// Returns whether it joins a run.
+    pub(in crate::driver) const fn is_join(&self) -> bool {
+        matches!(self.operation, Operation::Join | Operation::Standby)
+    }
+
     fn run_to_join(&self, limits: &FrameLimits) -> Option<Vec<u8>> {
-        if !matches!(self.operation, Operation::Join | Operation::Standby) {
+        if !self.is_join() {
             return None;
         }
         match self.frame(limits)? {
@@ -119,14 +126,14 @@ impl Message for &EncodedRequest {
     fn kind(&self) -> u16 {
         match &self.content {
             Content::Frame(kind, _) => *kind,
-            Content::Call(owned, span) => sent_frame(owned, *span).kind(),
+            Content::Call(owned) => sent_frame(owned, self.span).kind(),
         }
     }
 
     fn write_body(&self, out: &mut impl Sink) {
         match &self.content {
             Content::Frame(_, body) => out.put(body),
-            Content::Call(owned, span) => sent_frame(owned, *span).write_body(out),
+            Content::Call(owned) => sent_frame(owned, self.span).write_body(out),
         }
     }
 }
@@ -243,20 +250,16 @@ impl SessionDriver {
     }
 
     /// Begins a request; [`SessionDriver::execute`] sends it.
-    pub(in crate::driver) fn begin(
-        &mut self,
-        encoded: EncodedRequest,
-        span: Duration,
-        submit_path: SubmitPath,
-    ) -> Result<u64, Loss> {
-        let (now, operation, mut length) = (self.clock.now(), encoded.operation, Length::default());
+    pub(in crate::driver) fn begin(&mut self, encoded: EncodedRequest) -> Result<u64, Loss> {
+        let (now, operation, span) = (self.clock.now(), encoded.operation, encoded.span);
+        let mut length = Length::default();
         (&encoded).write_body(&mut length);
         let frame = ((&encoded).kind(), length.0);
-        let begun = match submit_path {
-            SubmitPath::Plain => self.machine.begin(now, operation, frame, span),
-            SubmitPath::Join => self.machine.begin_join(now, operation, frame, span),
-            SubmitPath::Leave => self.machine.begin_leave(now, frame, span),
-            SubmitPath::Bye => self.machine.begin_bye(now, span),
+        let begun = match operation {
+            _ if encoded.is_join() => self.machine.begin_join(now, operation, frame, span),
+            Operation::Leave => self.machine.begin_leave(now, frame, span),
+            Operation::Bye => self.machine.begin_bye(now, span),
+            _ => self.machine.begin(now, operation, frame, span),
         };
         match begun {
             Ok(id) => {

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::driver::store::Store;
-use crate::driver::timeout::Timeout;
 use crate::ids::ConnId;
 use crate::limits::SessionLimits;
 use crate::rendezvous::participant::{Entry, Role};
@@ -11,7 +10,8 @@ use crate::session::table::{Hello, Input as TableInput, Outcome, Output as Table
 use crate::store::op::Pairs;
 use crate::time::Instant;
 use crate::wire::native::{
-    From, HEADER_BYTES, LastCall, MAGIC, RankOrder, Scan, Terms, Why, encode_frame, scan, scan_opening,
+    ClientFrame, From, HEADER_BYTES, LastCall, MAGIC, RankOrder, Scan, Terms, Why, encode_frame, scan,
+    scan_opening,
 };
 use crate::wire::sink::Sink;
 use std::io::{Read, Write};

@@ -2,16 +2,15 @@
 
 use super::inbox::{Inbox, Last, Queue};
 use super::{
-    Command, EncodedRequest, Loss, NativeClient, NativeError, OwnedFrame, SubmitPath, millis, plain,
-    strip_scope,
+    Command, Loss, NativeClient, NativeError, NativeRequest, NativeResponse, OwnedFrame, plain, strip_scope,
 };
 use crate::driver::call_error::CallError;
 use crate::driver::cancel::CancelToken;
 use crate::driver::timeout::Timeout;
 use crate::error::{ErrorKind, Operation};
-use crate::store::op::{Key, Keys};
+use crate::store::op::Key;
 use crate::time::Duration;
-use crate::wire::native::{ClientFrame, ServerFrame, Why};
+use crate::wire::native::{ServerFrame, Why};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -246,10 +245,7 @@ impl Lease {
     /// # Errors
     /// The lease is over, or another reason why the keys are not attached.
     pub fn attach(&self, keys: &[&[u8]], timeout: Timeout) -> Result<(), NativeError> {
-        let keys = Keys::scoped(&self.client.view.scope, keys);
-        let attach = ClientFrame::LeaseAttach { lease: self.lease, keys };
-        let first = (keys.iter().next(), keys.len());
-        self.client.ask(Operation::LeaseAttach, &attach, self.client.span(timeout).0, first).map(drop)
+        self.client.request(&NativeRequest::LeaseAttach { lease: self.lease, keys }, timeout).map(drop)
     }
 
     /// Renews the lease for its whole time.
@@ -257,8 +253,7 @@ impl Lease {
     /// # Errors
     /// The lease is over, or another reason why it is not renewed.
     pub fn renew(&self, timeout: Timeout) -> Result<(), NativeError> {
-        let renew = ClientFrame::LeaseRenew { lease: self.lease };
-        self.client.ask(Operation::LeaseRenew, &renew, self.client.span(timeout).0, (None, 0)).map(drop)
+        self.client.request(&NativeRequest::LeaseRenew { lease: self.lease }, timeout).map(drop)
     }
 
     /// Ends the lease and removes its keys. Returns the number of removed keys.
@@ -266,10 +261,11 @@ impl Lease {
     /// # Errors
     /// The reason why it was not ended.
     pub fn revoke(&self, timeout: Timeout) -> Result<i64, NativeError> {
-        let revoke = ClientFrame::LeaseRevoke { lease: self.lease };
-        let span = self.client.span(timeout).0;
-        let answer = self.client.ask(Operation::LeaseRevoke, &revoke, span, (None, 0))?;
-        self.client.number_in(Operation::LeaseRevoke, &answer)
+        let request = NativeRequest::LeaseRevoke { lease: self.lease };
+        match self.client.request(&request, timeout)? {
+            NativeResponse::Number(count) => Ok(count),
+            _ => Err(self.client.wrong_answer(&request)),
+        }
     }
 
     /// Waits up to `timeout` for the lease to end by itself, and returns the reason. Every caller gets it.
@@ -327,8 +323,7 @@ impl NativeClient {
     /// # Errors
     /// [`crate::error::ErrorKind::Compacted`] when the server does not remember that revision any more.
     pub fn watch_key(&self, key: &[u8], from_revision: u64, timeout: Timeout) -> Result<Watch, NativeError> {
-        let key = self.key(key);
-        self.watch(key, &ClientFrame::WatchKey { key, from_revision }, timeout)
+        self.watch(key, &NativeRequest::WatchKey { key, from_revision }, timeout)
     }
 
     /// Watches all keys under a prefix, as [`NativeClient::watch_key`].
@@ -341,19 +336,17 @@ impl NativeClient {
         from_revision: u64,
         timeout: Timeout,
     ) -> Result<Watch, NativeError> {
-        let prefix = self.key(prefix);
-        self.watch(prefix, &ClientFrame::WatchPrefix { prefix, from_revision }, timeout)
+        self.watch(prefix, &NativeRequest::WatchPrefix { prefix, from_revision }, timeout)
     }
 
-    fn watch(&self, key: Key<'_>, frame: &ClientFrame<'_>, timeout: Timeout) -> Result<Watch, NativeError> {
-        let (answer, inbox) = self.begin_stream(Operation::Watch, frame, (Some(key), 1), timeout)?;
-        let Some(ServerFrame::Done { revision }) = answer.frame(&self.inner.answer_limits) else {
-            return Err(self.wrong_answer(Operation::Watch));
-        };
+    fn watch(&self, key: &[u8], request: &NativeRequest<'_>, timeout: Timeout) -> Result<Watch, NativeError> {
+        let inbox = self.inner.shared.stream(self.inner.options.limit());
+        let begun = self.exchange_request(request, self.span(timeout), Some(Arc::clone(&inbox)))?;
+        let (id, NativeResponse::Watching(revision)) = begun else { return Err(self.wrong_answer(request)) };
         Ok(Watch {
             client: self.clone(),
-            id: answer.id,
-            key: key.name().into(),
+            id,
+            key: key.into(),
             revision,
             inbox,
             token: CancelToken::new(),
@@ -367,26 +360,13 @@ impl NativeClient {
     /// # Errors
     /// The reason why it was not granted.
     pub fn lease(&self, ttl: Duration, timeout: Timeout) -> Result<Lease, NativeError> {
-        let grant = ClientFrame::LeaseGrant { ttl_ms: millis(ttl) };
-        let (answer, inbox) = self.begin_stream(Operation::LeaseGrant, &grant, (None, 0), timeout)?;
-        let number = self.number_in(Operation::LeaseGrant, &answer)?;
-        let (client, id, lease) = (self.clone(), answer.id, number.cast_unsigned());
+        let (request, inbox) =
+            (NativeRequest::LeaseGrant { ttl }, self.inner.shared.stream(self.inner.options.limit()));
+        let begun = self.exchange_request(&request, self.span(timeout), Some(Arc::clone(&inbox)))?;
+        let (id, NativeResponse::Number(number)) = begun else { return Err(self.wrong_answer(&request)) };
+        let (client, lease) = (self.clone(), number.cast_unsigned());
         let (token, over) = (CancelToken::new(), OnceLock::new());
         Ok(Lease { client, id, lease, inbox, token, over })
-    }
-
-    fn begin_stream(
-        &self,
-        operation: Operation,
-        frame: &ClientFrame<'_>,
-        keys: (Option<Key<'_>>, usize),
-        timeout: Timeout,
-    ) -> Result<(OwnedFrame, Arc<Inbox<OwnedFrame>>), NativeError> {
-        let inbox = self.inner.shared.stream(self.inner.options.limit());
-        let (encoded, stream) = (EncodedRequest::new(operation, frame), Some(Arc::clone(&inbox)));
-        let begun =
-            self.exchange(encoded, self.span(timeout).0, SubmitPath::Plain, stream, &self.canceller.token());
-        begun.map(|answer| (answer, inbox)).map_err(|loss| self.error(operation, keys, loss))
     }
 }
 
