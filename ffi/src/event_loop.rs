@@ -1,21 +1,19 @@
 //! Stores in the caller's event loop, without callbacks and without blocking calls.
 
-use crate::argument::{bytes, invalid, list, out_pointer, participants, rdzv_bytes, reference};
+use crate::argument::{bytes, list, out_pointer, participants, rdzv_bytes, reference};
 use crate::context::{home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::loop_event::{LastEvent, RDZV_EVENT_COMPLETED, RDZV_EVENT_NONE, rdzv_event};
-use crate::loop_gate::{self, rdzv_loop, submit_fault};
+use crate::loop_gate::{self, rdzv_loop};
 use crate::loop_node::NodeEventView;
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_OK, rdzv_status};
-use crate::store::{call_fault, timeout};
+use crate::store::call_fault;
 use crate::store_options::rdzv_store_options;
-use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId, Session, StoreId, SubmitError};
-use rendezvous_core::driver::native_client::NativeRequest;
-use rendezvous_core::driver::store::Timeout;
+use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId, Session, StoreId};
 use rendezvous_core::store::call::{CallId, Outcome};
-use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
+use rendezvous_core::store::op::{Keys, Pairs, Request};
 use std::ptr::null;
 
 const NO_EVENT: rdzv_event = rdzv_event {
@@ -275,54 +273,6 @@ impl LastEvent {
     }
 }
 
-/// Submits an operation; `request` receives the store's key scope.
-pub(crate) unsafe fn submit(
-    (event_loop, store): (*mut rdzv_loop, u32),
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-    request: &mut dyn FnMut(&mut Submission<'_>) -> Result<CallId, Fault>,
-) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
-            let store = StoreId::from_u32(store);
-            let scope = this.stores.scope(store).map(Box::<[u8]>::from);
-            let scope = scope.ok_or_else(|| invalid(SubmitError::UnknownStore.to_string()))?;
-            let mut submission = Submission { stores: &mut this.stores, store, timeout, scope: &scope };
-            operation.put(request(&mut submission)?.0);
-            Ok(())
-        })
-    }
-}
-
-/// Store that a request is submitted to, and its timeout.
-pub(crate) struct Submission<'a> {
-    stores: &'a mut Loop,
-    store: StoreId,
-    timeout: Timeout,
-    scope: &'a [u8],
-}
-
-impl<'a> Submission<'a> {
-    unsafe fn key(&self, key: *const u8, key_len: usize) -> Result<Key<'a>, Fault> {
-        // SAFETY: passed on unchanged.
-        Ok(Key::scoped(self.scope, unsafe { bytes(key, key_len, "key") }?))
-    }
-
-    #[inline(never)]
-    fn begin(&mut self, request: Request<'_>) -> Result<CallId, Fault> {
-        self.stores.submit(self.store, request, self.timeout).map_err(submit_fault)
-    }
-
-    /// Submits a request that only native stores have.
-    pub(crate) fn native(&mut self, request: &NativeRequest<'_>) -> Result<CallId, Fault> {
-        let session = self.stores.native(self.store, request.operation());
-        session.and_then(|mut session| session.submit(request, self.timeout)).map_err(submit_fault)
-    }
-}
-
 /// Submits `rdzv_store_set` to a store of the loop. Barriers by keys and worker counts take several
 /// operations and are available for blocking stores only.
 ///
@@ -347,7 +297,7 @@ pub unsafe extern "C" fn rdzv_loop_store_set(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Set { key, value: bytes(value, value_len, "value")? })
         })
@@ -367,7 +317,7 @@ pub unsafe extern "C" fn rdzv_loop_store_get(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Get { key })
         })
@@ -388,7 +338,7 @@ pub unsafe extern "C" fn rdzv_loop_store_add(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Add { key, delta })
         })
@@ -412,7 +362,7 @@ pub unsafe extern "C" fn rdzv_loop_store_compare_set(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             let expected = bytes(expected, expected_len, "expected")?;
             let desired = bytes(desired, desired_len, "desired")?;
@@ -434,7 +384,7 @@ pub unsafe extern "C" fn rdzv_loop_store_wait(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let keys = list(keys, key_count, "keys")?;
             let keys = Keys::scoped(submission.scope, &keys);
             submission.begin(Request::Wait { keys })
@@ -455,7 +405,7 @@ pub unsafe extern "C" fn rdzv_loop_store_check(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let keys = list(keys, key_count, "keys")?;
             let keys = Keys::scoped(submission.scope, &keys);
             submission.begin(Request::Check { keys })
@@ -476,7 +426,7 @@ pub unsafe extern "C" fn rdzv_loop_store_delete_key(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Delete { key })
         })
@@ -494,7 +444,7 @@ pub unsafe extern "C" fn rdzv_loop_store_num_keys(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             submission.begin(Request::NumKeys)
         })
     }
@@ -511,7 +461,7 @@ pub unsafe extern "C" fn rdzv_loop_store_list_keys(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             submission.begin(Request::ListKeys)
         })
     }
@@ -532,7 +482,7 @@ pub unsafe extern "C" fn rdzv_loop_store_append(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Append { key, value: bytes(value, value_len, "value")? })
         })
@@ -552,7 +502,7 @@ pub unsafe extern "C" fn rdzv_loop_store_multi_get(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let keys = list(keys, key_count, "keys")?;
             let keys = Keys::scoped(submission.scope, &keys);
             submission.begin(Request::MultiGet { keys })
@@ -574,7 +524,7 @@ pub unsafe extern "C" fn rdzv_loop_store_multi_set(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let (keys, values) = (list(keys, count, "keys")?, list(values, count, "values")?);
             let pairs: Vec<(&[u8], &[u8])> = keys.into_iter().zip(values).collect();
             submission.begin(Request::MultiSet { pairs: Pairs::scoped(submission.scope, &pairs) })
@@ -597,7 +547,7 @@ pub unsafe extern "C" fn rdzv_loop_store_queue_push(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::QueuePush { key, value: bytes(item, item_len, "item")? })
         })
@@ -617,7 +567,7 @@ pub unsafe extern "C" fn rdzv_loop_store_queue_pop(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::QueuePop { key })
         })
@@ -637,7 +587,7 @@ pub unsafe extern "C" fn rdzv_loop_store_queue_len(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::QueueLen { key })
         })
@@ -658,7 +608,7 @@ pub unsafe extern "C" fn rdzv_loop_store_barrier(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let key = submission.key(key, key_len)?;
             submission.begin(Request::Barrier { key, world_size: participants(world_size)? })
         })
@@ -676,8 +626,8 @@ pub unsafe extern "C" fn rdzv_loop_store_ping(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            submission.stores.ping(submission.store, submission.timeout).map_err(submit_fault)
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+            submission.ping()
         })
     }
 }

@@ -1,17 +1,20 @@
 //! Event loops. One thread at a time uses one.
 //!
 //! User code that a call on the loop runs, such as a custom backend, may not use the loop. All functions except
-//! [`operate`] and [`remove`] must be called inside a guard.
+//! [`operate`], [`submit`] and [`remove`] must be called inside a guard.
 
-use crate::argument::reference_mut;
+use crate::argument::{bytes, invalid, out_pointer, reference_mut};
 use crate::context::Home;
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::loop_event::LastEvent;
 use crate::status::{RDZV_INVALID_ARGUMENT, RDZV_REENTRANT, rdzv_status};
-use crate::store::call_fault;
-use rendezvous_core::driver::loop_client::{Loop, MemberId, SubmitError};
+use crate::store::{call_fault, timeout};
+use rendezvous_core::driver::loop_client::{Loop, MemberId, StoreId, SubmitError};
+use rendezvous_core::driver::native_client::NativeRequest;
+use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::store::call::CallId;
+use rendezvous_core::store::op::{Key, Request};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
@@ -189,9 +192,6 @@ pub(crate) fn remove_now(this: &mut rdzv_loop, watched: Option<MemberId>) -> boo
     was_removed
 }
 
-/// Result of a submission: the operation's number, the loop's error, or one of the arguments.
-pub(crate) type Submitted = Result<Result<CallId, SubmitError>, Fault>;
-
 /// Runs an operation on a loop inside a guard.
 pub(crate) unsafe fn operate(
     event_loop: *mut rdzv_loop,
@@ -278,6 +278,58 @@ pub(crate) unsafe fn free(event_loop: *mut rdzv_loop) {
     if unsafe { gate_of(event_loop) }.is_some_and(|gate| gate.free_on_leave()) {
         // SAFETY: the program gives the loop up, and no thread can enter it any more.
         drop(unsafe { Box::from_raw(event_loop) });
+    }
+}
+
+/// Submits an operation; `request` receives the store's key scope.
+pub(crate) unsafe fn submit(
+    (event_loop, store): (*mut rdzv_loop, u32),
+    timeout_ms: i64,
+    operation: *mut u64,
+    error: *mut *mut rdzv_error,
+    request: &mut dyn FnMut(&mut Submission<'_>) -> Result<CallId, Fault>,
+) -> rdzv_status {
+    // SAFETY: passed on unchanged.
+    unsafe {
+        operate(event_loop, error, &mut |this| {
+            let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
+            let store = StoreId::from_u32(store);
+            let scope = this.stores.scope(store).map(Box::<[u8]>::from);
+            let scope = scope.ok_or_else(|| invalid(SubmitError::UnknownStore.to_string()))?;
+            let mut submission = Submission { stores: &mut this.stores, store, timeout, scope: &scope };
+            operation.put(request(&mut submission)?.0);
+            Ok(())
+        })
+    }
+}
+
+/// Store that a request is submitted to, and its timeout.
+pub(crate) struct Submission<'a> {
+    stores: &'a mut Loop,
+    store: StoreId,
+    timeout: Timeout,
+    pub(crate) scope: &'a [u8],
+}
+
+impl<'a> Submission<'a> {
+    pub(crate) unsafe fn key(&self, key: *const u8, key_len: usize) -> Result<Key<'a>, Fault> {
+        // SAFETY: passed on unchanged.
+        Ok(Key::scoped(self.scope, unsafe { bytes(key, key_len, "key") }?))
+    }
+
+    #[inline(never)]
+    pub(crate) fn begin(&mut self, request: Request<'_>) -> Result<CallId, Fault> {
+        self.stores.submit(self.store, request, self.timeout).map_err(submit_fault)
+    }
+
+    pub(crate) fn ping(&mut self) -> Result<CallId, Fault> {
+        self.stores.ping(self.store, self.timeout).map_err(submit_fault)
+    }
+
+    /// Submits a request that only native stores have.
+    pub(crate) fn native(&mut self, request: &NativeRequest<'_>) -> Result<CallId, Fault> {
+        let session = self.stores.native(self.store, request.operation());
+        session.and_then(|mut session| session.submit(request, self.timeout)).map_err(submit_fault)
     }
 }
 

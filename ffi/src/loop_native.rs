@@ -2,7 +2,6 @@
 
 use crate::argument::{bytes, invalid, list, out_pointer, rdzv_bytes, reference, zero_or_more_ms};
 use crate::batch::{ANSWER_FIRST_SIZE, rdzv_answer, rdzv_batch, rdzv_txn};
-use crate::event_loop::submit;
 use crate::fault::rdzv_error;
 use crate::loop_gate::{self, rdzv_loop};
 use crate::sized;
@@ -64,8 +63,8 @@ pub unsafe extern "C" fn rdzv_loop_store_watch_key(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
-            to.native(&NativeRequest::WatchKey { key: bytes(key, key_len, "key")?, from_revision })
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+            submission.native(&NativeRequest::WatchKey { key: bytes(key, key_len, "key")?, from_revision })
         })
     }
 }
@@ -84,9 +83,9 @@ pub unsafe extern "C" fn rdzv_loop_store_watch_prefix(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
             let prefix = bytes(prefix, prefix_len, "prefix")?;
-            to.native(&NativeRequest::WatchPrefix { prefix, from_revision })
+            submission.native(&NativeRequest::WatchPrefix { prefix, from_revision })
         })
     }
 }
@@ -104,8 +103,8 @@ pub unsafe extern "C" fn rdzv_loop_store_grant_lease(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
-            to.native(&NativeRequest::LeaseGrant { ttl: zero_or_more_ms(ttl_ms, "ttl_ms")? })
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+            submission.native(&NativeRequest::LeaseGrant { ttl: zero_or_more_ms(ttl_ms, "ttl_ms")? })
         })
     }
 }
@@ -124,8 +123,8 @@ pub unsafe extern "C" fn rdzv_loop_store_attach_lease(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
-            to.native(&NativeRequest::LeaseAttach { lease, keys: &list(keys, key_count, "keys")? })
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+            submission.native(&NativeRequest::LeaseAttach { lease, keys: &list(keys, key_count, "keys")? })
         })
     }
 }
@@ -142,8 +141,8 @@ pub unsafe extern "C" fn rdzv_loop_store_renew_lease(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
-            to.native(&NativeRequest::LeaseRenew { lease })
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+            submission.native(&NativeRequest::LeaseRenew { lease })
         })
     }
 }
@@ -161,8 +160,8 @@ pub unsafe extern "C" fn rdzv_loop_store_revoke_lease(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
-            to.native(&NativeRequest::LeaseRevoke { lease })
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+            submission.native(&NativeRequest::LeaseRevoke { lease })
         })
     }
 }
@@ -181,8 +180,8 @@ pub unsafe extern "C" fn rdzv_loop_store_delete_prefix(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
-            to.native(&NativeRequest::DeletePrefix { prefix: bytes(prefix, prefix_len, "prefix")? })
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+            submission.native(&NativeRequest::DeletePrefix { prefix: bytes(prefix, prefix_len, "prefix")? })
         })
     }
 }
@@ -200,8 +199,8 @@ pub unsafe extern "C" fn rdzv_loop_store_commit(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
-            to.native(&NativeRequest::Txn(&reference(txn, "txn")?.txn))
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+            submission.native(&NativeRequest::Txn(&reference(txn, "txn")?.txn))
         })
     }
 }
@@ -219,8 +218,8 @@ pub unsafe extern "C" fn rdzv_loop_store_batch(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        submit((event_loop, store), timeout_ms, operation, error, &mut |to| {
-            to.native(&NativeRequest::Batch(&reference(batch, "batch")?.batch))
+        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
+            submission.native(&NativeRequest::Batch(&reference(batch, "batch")?.batch))
         })
     }
 }

@@ -4,7 +4,7 @@ use crate::argument::{bytes, invalid, list, out_pointer, reference, text};
 use crate::batch::Answers;
 use crate::fault::{Fault, rdzv_error};
 use crate::loop_event::{LastEvent, RDZV_EVENT_COMPLETED};
-use crate::loop_gate::{self, Submitted, rdzv_loop, submit_fault};
+use crate::loop_gate::{self, rdzv_loop, submit_fault};
 use crate::loop_native::{RDZV_EVENT_CHANGE, RDZV_EVENT_LEASE_OVER, RDZV_EVENT_WATCH_OVER};
 use crate::native_store::{barrier_end, native_fault};
 use crate::rendezvous_event::{EVENT_FIRST_SIZE, projected, rdzv_round_event};
@@ -14,12 +14,13 @@ use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::{call_fault, of_keys, timeout};
 use crate::watch::watch_fault;
-use rendezvous_core::driver::loop_client::{Session, SessionEvent, SessionId};
+use rendezvous_core::driver::loop_client::{Session, SessionEvent, SessionId, SubmitError};
 use rendezvous_core::driver::native_client::{
     NativeError, NativeRequest, NativeResponse, NodeEvent, participants,
 };
 use rendezvous_core::driver::rendezvous::refusal;
 use rendezvous_core::driver::store::Timeout;
+use rendezvous_core::store::call::CallId;
 use rendezvous_core::store::engine::PrefixRemoved;
 use std::time::Duration;
 
@@ -155,6 +156,9 @@ pub unsafe extern "C" fn rdzv_loop_remove_node(
         })
     }
 }
+
+/// Result of a submission: the operation's number, the loop's error, or one of the arguments.
+type Submitted = Result<Result<CallId, SubmitError>, Fault>;
 
 /// Submits an operation for a node.
 unsafe fn submit(
