@@ -480,7 +480,7 @@ pub unsafe extern "C" fn rdzv_rpc_list_workers(
         operate(rpc, error, &mut |of| {
             let out = out_pointer(out, "out")?;
             let workers = match of.agent.tcp() {
-                Some(tcp) => rdzv_rpc_workers::of_seen(tcp.seen_workers()),
+                Some(tcp) => rdzv_rpc_workers { workers: tcp.seen_workers() },
                 None => rdzv_rpc_workers::of_group(of.agent.workers().map_err(|error| agent_fault(&error))?),
             };
             out.put(Box::into_raw(Box::new(workers)));

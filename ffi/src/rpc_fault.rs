@@ -1,17 +1,15 @@
 //! Conversion of RPC failures to C errors.
 
 use crate::fault::Fault;
-use crate::native_store::native_fault;
 use crate::rendezvous_fault::{handler_fault, invalid_fault};
 use crate::server::start_fault;
 use crate::status::*;
 use crate::store::call_fault;
-use crate::watch::watch_fault;
 use rendezvous_core::time::Duration;
 use rendezvous_rpc::agent::{AgentError, NotCallable, indicates_death};
 use rendezvous_rpc::connection::{CallError, CallFailure, CallPhase, ConnectionError, Status};
 use rendezvous_rpc::driver::group::registry::BackendError;
-use rendezvous_rpc::driver::group::{GroupCallError, LivenessError, ObservingError, RpcInitError};
+use rendezvous_rpc::driver::group::{GroupCallError, ObservingError, RpcInitError};
 use rendezvous_rpc::handlers::HandlerError;
 use rendezvous_rpc::membership::error::MembershipError;
 use rendezvous_rpc::membership::observer::ObserverError;
@@ -99,12 +97,6 @@ pub(crate) fn init_fault(error: &RpcInitError) -> Fault {
         RpcInitError::Rank { .. } => invalid_fault(error),
         RpcInitError::Listen(error) => start_fault(error),
         RpcInitError::Store(error) => call_fault(error),
-        RpcInitError::Liveness(error) => match error {
-            LivenessError::Native(error) => native_fault(error),
-            LivenessError::Store(error) => call_fault(error),
-            LivenessError::Watch(error) => watch_fault(error),
-            LivenessError::Slow => Fault::new(RDZV_TIMED_OUT, error.to_string()),
-        },
         RpcInitError::System(cause) => system_fault(cause, error.to_string()),
         RpcInitError::Handlers(error) => name_fault(error),
         RpcInitError::Agent(error) => agent_fault(error),

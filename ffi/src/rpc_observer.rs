@@ -165,7 +165,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_list(
         guard::call_on(observer.as_ref().map(|of| &of.poison), error, &mut || {
             let of = reference(observer, "observer")?;
             let out = out_pointer(out, "out")?;
-            out.put(Box::into_raw(Box::new(rdzv_rpc_workers::of_seen(of.observer.seen()))));
+            out.put(Box::into_raw(Box::new(rdzv_rpc_workers { workers: of.observer.seen() })));
             Ok(())
         })
     }

@@ -2,41 +2,21 @@
 
 use crate::buffer::borrowed;
 use crate::guard;
-use rendezvous_rpc::membership::observer::Seen;
+use rendezvous_rpc::membership::change::WorkerLocation;
 use rendezvous_rpc::name::WorkerInfo;
 use std::ptr::null;
 
 /// List of workers, ordered by id. Any thread may read it.
 #[derive(Debug, Default)]
 pub struct rdzv_rpc_workers {
-    pub(crate) workers: Vec<Listed>,
-}
-
-/// Worker in a list. Not visible to C.
-#[derive(Debug)]
-pub(crate) struct Listed {
-    name: String,
-    id: u16,
-    address: String,
+    pub(crate) workers: Vec<WorkerLocation>,
 }
 
 impl rdzv_rpc_workers {
+    /// Lists workers whose addresses are not known.
     pub(crate) fn of_group(workers: Vec<WorkerInfo>) -> Self {
-        let listed = |worker: WorkerInfo| Listed {
-            name: worker.name.as_str().into(),
-            id: worker.id,
-            address: String::new(),
-        };
-        Self { workers: workers.into_iter().map(listed).collect() }
-    }
-
-    pub(crate) fn of_seen(workers: Vec<Seen>) -> Self {
-        let listed = |seen: Seen| Listed {
-            name: seen.worker.name.as_str().into(),
-            id: seen.worker.id,
-            address: seen.address.into(),
-        };
-        Self { workers: workers.into_iter().map(listed).collect() }
+        let located = |worker| WorkerLocation { worker, address: Box::default() };
+        Self { workers: workers.into_iter().map(located).collect() }
     }
 }
 
@@ -65,7 +45,7 @@ pub unsafe extern "C" fn rdzv_rpc_workers_name(
     // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(workers, null(), |of| {
-            of.workers.get(index).map_or_else(null, |worker| borrowed(worker.name.as_bytes(), len))
+            of.workers.get(index).map_or_else(null, |seen| borrowed(seen.worker.name.as_bytes(), len))
         })
     }
 }
@@ -74,7 +54,9 @@ pub unsafe extern "C" fn rdzv_rpc_workers_name(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_workers_id(workers: *const rdzv_rpc_workers, index: usize) -> i32 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(workers, -1, |of| of.workers.get(index).map_or(-1, |worker| i32::from(worker.id))) }
+    unsafe {
+        guard::read(workers, -1, |of| of.workers.get(index).map_or(-1, |seen| i32::from(seen.worker.id)))
+    }
 }
 
 /// Returns the address on which the worker at `index` accepts calls, in the same form as

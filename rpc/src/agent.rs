@@ -14,7 +14,7 @@ mod error;
 mod life;
 pub mod liveness_key;
 
-pub use error::{AgentError, Callees, NotAdmitted, NotCallable, has_left, unless_abandoned};
+pub use error::{AgentError, Callees, NotCallable, has_left, unless_abandoned};
 pub use life::{Life, LifeEvent};
 
 use super::connection::{CallError, CallFailure, ConnectionError, Refusal, Status};
@@ -210,6 +210,11 @@ pub fn no_answer(error: &CallError) -> NoAnswer {
     if indicates_death(error) { NoAnswer::Dead } else { NoAnswer::Unknown(error.to_string().into()) }
 }
 
+/// Returns the text for a worker that is not a member of the static group.
+fn stranger(claimed: &WorkerInfo) -> Box<str> {
+    format!("{claimed} is not a member of this group").into()
+}
+
 /// Purpose of a control call.
 #[derive(Clone, Debug)]
 enum Purpose {
@@ -364,20 +369,24 @@ impl Agent {
     /// accepts any worker: one with a live member's name or number learns that when it joins.
     ///
     /// # Errors
-    /// The connection is refused.
-    pub fn admit(&self, claimed: &WorkerInfo) -> Result<(), NotAdmitted> {
+    /// The connection is refused, for this reason and with this message for the caller.
+    pub fn admit(&self, claimed: &WorkerInfo) -> Result<(), (Refusal, Box<str>)> {
         let is_complete = matches!(self.membership, Membership::Fixed(_)) && self.life != Life::Joining;
         let is_known = || self.is_member(claimed);
         let others = |member: &&Member| member.worker.name == claimed.name || member.worker.id == claimed.id;
-        let claimed = claimed.clone();
-        Err(match () {
-            () if self.life == Life::Over => NotAdmitted::Over,
-            () if !is_complete || is_known() => return Ok(()),
-            () => match self.members().iter().find(others).map(|member| member.worker.clone()) {
-                Some(known) => NotAdmitted::Impostor { claimed, known },
-                None => NotAdmitted::Stranger { claimed },
-            },
-        })
+        match () {
+            () if self.life == Life::Over => {
+                Err((Refusal::Over, "the worker is not in a group any more".into()))
+            }
+            () if !is_complete || is_known() => Ok(()),
+            () => Err((
+                Refusal::Unknown,
+                match self.members().iter().find(others) {
+                    Some(known) => format!("{claimed} claims to be {}", known.worker).into(),
+                    None => stranger(claimed),
+                },
+            )),
+        }
     }
 
     /// Returns this worker's liveness key.
@@ -699,8 +708,7 @@ impl Agent {
     }
 
     fn refuse_stranger(&mut self, number: u64, claimed: &WorkerInfo) {
-        let message = NotAdmitted::Stranger { claimed: claimed.clone() }.to_string();
-        self.respond(number, Err(message.into()));
+        self.respond(number, Err(stranger(claimed)));
     }
 
     fn respond(&mut self, number: u64, answer: Result<Box<[u8]>, Box<str>>) {

@@ -1,6 +1,5 @@
 //! Errors of a worker in a group, and reasons why a worker cannot be called.
 
-use crate::connection::Refusal;
 use crate::membership::error::{Absent, MembershipError};
 use crate::name::{WorkerInfo, WorkerName};
 use alloc::boxed::Box;
@@ -199,37 +198,4 @@ pub enum NotCallable {
         /// Reason of the end.
         message: Box<str>,
     },
-}
-
-/// Reason why a worker's connection is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAdmitted {
-    /// It claims the name or the number of another member.
-    #[error("{claimed} claims to be {known}")]
-    Impostor {
-        /// Name and number that it claims.
-        claimed: WorkerInfo,
-        /// The member that has the name or the number.
-        known: WorkerInfo,
-    },
-    /// The group is static and has no such member.
-    #[error("{claimed} is not a member of this group")]
-    Stranger {
-        /// Name and number that it claims.
-        claimed: WorkerInfo,
-    },
-    /// This worker is not in a group any more.
-    #[error("the worker is not in a group any more")]
-    Over,
-}
-
-impl NotAdmitted {
-    /// Returns the refusal that is sent to the caller.
-    #[must_use]
-    pub const fn refusal(&self) -> Refusal {
-        match self {
-            Self::Impostor { .. } | Self::Stranger { .. } => Refusal::Unknown,
-            Self::Over => Refusal::Over,
-        }
-    }
 }

@@ -377,8 +377,8 @@ impl World {
             return self.at(until, Happening::Input(from, Input::Ended(number, answer)));
         }
         let participant = self.nodes[from].agent.me.worker.clone();
-        if let Err(message) = self.nodes[at].agent.admit(&participant) {
-            let answer = Err(NoAnswer::Unknown(message.to_string().into()));
+        if let Err((_, message)) = self.nodes[at].agent.admit(&participant) {
+            let answer = Err(NoAnswer::Unknown(message));
             return self.send(Happening::Input(from, Input::Ended(number, answer)));
         }
         self.order += 1;
@@ -570,8 +570,7 @@ fn who_takes_a_members_name_or_number_is_not_of_the_group() {
         (claim("x", 1), "x (id 1) claims to be b (id 1)"),
         (claim("x", 9), "x (id 9) is not a member of this group"),
     ] {
-        let error = agent.admit(&claimed).expect_err("taken");
-        assert_eq!(error.to_string(), message);
+        assert_eq!(agent.admit(&claimed), Err((Refusal::Unknown, message.into())));
     }
 
     let mut world = World::new(5, Signing::None);
@@ -614,7 +613,8 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
     }
     let message = "this worker was shut down".into();
     assert_eq!(agent.callee("a").map(drop), Err(NotCallable::Over { message }));
-    assert_eq!(agent.admit(&worker("b")), Err(NotAdmitted::Over));
+    let message = "the worker is not in a group any more".into();
+    assert_eq!(agent.admit(&worker("b")), Err((Refusal::Over, message)));
 }
 
 fn state_of(name: &str, address: &str) -> WorkerLocation {

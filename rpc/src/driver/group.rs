@@ -14,7 +14,6 @@ mod worker_threads;
 
 pub use crate::shutdown::Shutdown;
 pub use context::{RpcContext, RpcInit, TcpBackend};
-pub use liveness_watcher::LivenessError;
 pub use observing::{GroupObserver, ObserverOptions, ObservingError};
 pub use pending::PendingCall;
 pub use shared::{Callee, CalleeName, GroupCallError};
@@ -201,12 +200,9 @@ pub enum RpcInitError {
     /// The worker cannot listen for calls.
     #[error(transparent)]
     Listen(#[from] StartError),
-    /// The store failed before the group was reached.
+    /// The store failed before the group was reached, or the worker's liveness key could not be set.
     #[error(transparent)]
     Store(#[from] CallError),
-    /// The worker's liveness key could not be set.
-    #[error(transparent)]
-    Liveness(#[from] LivenessError),
     /// The system has no descriptors or threads left.
     #[error("the system has no resources for an RPC worker: {0}")]
     System(io::Error),

@@ -2,6 +2,7 @@
 //!
 //! The observer reads the keys periodically, and at once when it is notified of a change. It writes nothing.
 
+use super::change::WorkerLocation;
 use super::keys::{self, RosterError};
 use super::{Reply, StoreStep};
 use crate::device_map::GroupKind;
@@ -20,22 +21,14 @@ const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two reads of a missing address.
 const ADDRESS_PAUSE: Duration = Duration::from_millis(50);
 
-/// Worker that the observer sees.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// Name and number.
-    pub worker: WorkerInfo,
-    /// Address at which it accepts calls, in its backend's format; empty if it has not written one in time.
-    pub address: Box<str>,
-}
-
 /// Events of an observer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// The first worker has joined; the group is of this kind.
     Begun(GroupKind),
-    /// A worker has joined. If it rejoined at another address, [`Observation::Left`] came before.
-    Joined(Seen),
+    /// A worker has joined; its address is empty if it has not written one in time. If it rejoined at another address,
+    /// [`Observation::Left`] came before.
+    Joined(WorkerLocation),
     /// A worker has left.
     Left(WorkerInfo),
 }
@@ -95,7 +88,7 @@ pub struct Observer {
     /// Whether the keys have changed since the current read began.
     is_stale: bool,
     found: Vec<WorkerInfo>,
-    seen: Vec<Seen>,
+    seen: Vec<WorkerLocation>,
     /// Workers that have a name but no address, each with the time after which it is reported without one.
     unlocated: Vec<(WorkerInfo, Instant)>,
     outputs: VecDeque<ObserverOutput>,
@@ -121,7 +114,7 @@ impl Observer {
 
     /// Workers seen so far, in the order of their numbers.
     #[must_use]
-    pub fn seen(&self) -> &[Seen] {
+    pub fn seen(&self) -> &[WorkerLocation] {
         &self.seen
     }
 
@@ -253,10 +246,13 @@ impl Observer {
     }
 
     fn compare(&mut self, now: Instant, addresses: &[Box<[u8]>]) {
-        let mut found: Vec<Seen> = core::mem::take(&mut self.found)
+        let mut found: Vec<WorkerLocation> = core::mem::take(&mut self.found)
             .into_iter()
             .zip(addresses)
-            .map(|(worker, address)| Seen { worker, address: String::from_utf8_lossy(address).into() })
+            .map(|(worker, address)| WorkerLocation {
+                worker,
+                address: String::from_utf8_lossy(address).into(),
+            })
             .collect();
         let before = core::mem::take(&mut self.unlocated);
         let (seen, unlocated) = (&self.seen, &mut self.unlocated);
@@ -279,7 +275,7 @@ impl Observer {
             now >= until
         });
         // An address that is written late belongs to the same worker.
-        let is_same = |one: &Seen, other: &Seen| {
+        let is_same = |one: &WorkerLocation, other: &WorkerLocation| {
             one.worker == other.worker && (one.address == other.address || one.address.is_empty())
         };
         for departed in self.seen.iter().filter(|one| !found.iter().any(|other| is_same(one, other))) {

@@ -83,8 +83,8 @@ fn who_ends_while_it_is_told_of_a_newcomer_is_gone_to_it() {
     let refused = |why| ConnectionError::Refused { why, message: Box::default() };
     let remote = |status| CallFailure::Remote { status, message: Box::default() };
     for (why, is_dead) in [
-        (CallFailure::ConnectionLost(refused(NotAdmitted::Over.refusal())), true),
-        (CallFailure::Unsent(refused(NotAdmitted::Over.refusal())), true),
+        (CallFailure::ConnectionLost(refused(Refusal::Over)), true),
+        (CallFailure::Unsent(refused(Refusal::Over)), true),
         (CallFailure::ConnectionLost(refused(Refusal::Unknown)), false),
         (CallFailure::Unsent(ConnectionError::NoGreeting(TIMEOUT)), false),
         (CallFailure::Leaving, true),

@@ -2,8 +2,7 @@
 
 use super::hosting::wait_for_the_last;
 use super::registry::{
-    BackendError, BackendType, BaseOptions, DEFAULT_BACKEND, InitRequest, RpcBackend, RpcBackendRegistry,
-    tcp_options,
+    BackendError, BaseOptions, DEFAULT_BACKEND, InitRequest, RpcBackend, RpcBackendRegistry, tcp_options,
 };
 use super::worker::{RpcAgent, TcpOptions};
 use super::{RpcInitError, RpcWorker};
@@ -12,7 +11,7 @@ use crate::name::{WorkerInfo, WorkerName};
 use crate::options::{OptionsError, RpcOptions};
 use crate::shutdown::Shutdown;
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -148,13 +147,13 @@ impl RpcContext {
     /// # Errors
     /// The name is taken, even if by the same backend.
     pub fn register(&self, name: &str, backend: Arc<dyn RpcBackend>) -> Result<(), BackendError> {
-        lock(&self.registry).register(name, backend).map(drop)
+        lock(&self.registry).register(name, backend)
     }
 
     /// Names of the backends, the newest first.
     #[must_use]
     pub fn backends(&self) -> Vec<String> {
-        lock(&self.registry).iter().map(|backend| backend.name().to_string()).collect()
+        lock(&self.registry).names().map(String::from).collect()
     }
 
     /// Creates options of a backend; `extra_options` are the backend's own options as text.
@@ -168,7 +167,7 @@ impl RpcContext {
         extra_options: &[(&str, &str)],
     ) -> Result<RpcOptions, BackendError> {
         // A custom backend may be slow, and may register others, so the registry is not locked.
-        let backend = Arc::clone(lock(&self.registry).find(name)?.backend());
+        let backend = Arc::clone(lock(&self.registry).find(name)?);
         Ok(backend.construct_options(base, extra_options)?)
     }
 
@@ -185,10 +184,10 @@ impl RpcContext {
         &self,
         name: Option<&str>,
         options: Option<RpcOptions>,
-    ) -> Result<(BackendType, RpcOptions), BackendError> {
+    ) -> Result<(Arc<dyn RpcBackend>, RpcOptions), BackendError> {
         // A custom backend may be slow, and may register others, so the registry is not locked.
         let registry = lock(&self.registry).clone();
-        registry.choose(name, options).map(|(backend, options)| (backend.clone(), options))
+        registry.choose(name, options).map(|(backend, options)| (Arc::clone(backend), options))
     }
 
     /// Frees the slot if this worker has it.
@@ -262,7 +261,7 @@ impl RpcContext {
         let prefix = format!("rpc_prefix_{number}");
         let store = meeting.store.with_prefix(prefix.as_bytes());
         let request = InitRequest { store, worker: WorkerInfo { name, id }, world_size, token };
-        let agent = backend.backend().init_backend(request, options)?;
+        let agent = backend.init_backend(request, options)?;
         let hosted = meeting.store.server().map(|_| Arc::new(meeting.store.with_prefix(prefix.as_bytes())));
         let (taken, hosting) = (Arc::clone(&agent), CancelToken::new());
         *lock(&self.slot) = Slot::Taken(Taken { agent: taken, _store: meeting.store, hosted, hosting });
@@ -289,7 +288,7 @@ impl RpcContext {
         // A separate handle, so that cancelling the worker's operations does not cancel the caller's.
         let duplicate = store.with_token(&token).duplicate()?;
         let request = InitRequest { store: duplicate, worker: WorkerInfo { name, id }, world_size, token };
-        let agent = backend.backend().init_backend(request, options)?;
+        let agent = backend.init_backend(request, options)?;
         let (taken, hosting) = (Arc::clone(&agent), CancelToken::new());
         // The caller keeps the store.
         *lock(&self.slot) = Slot::Taken(Taken { agent: taken, _store: store, hosted: None, hosting });

@@ -3,9 +3,11 @@
 use super::shared::GroupShared;
 use crate::agent::{Input, liveness_key};
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::driver::native_client::{Lease, NativeClient, NativeError, Watch, WatchError};
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::error::Operation;
@@ -32,23 +34,6 @@ pub(super) struct LivenessWatcher {
     watch: Option<Watch>,
 }
 
-/// Reason why the liveness keys cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum LivenessError {
-    /// The server or the session with it failed.
-    #[error(transparent)]
-    Native(#[from] NativeError),
-    /// The key could not be set.
-    #[error(transparent)]
-    Store(#[from] rendezvous_core::driver::call_error::CallError),
-    /// The watch ended before it began.
-    #[error(transparent)]
-    Watch(#[from] WatchError),
-    /// Changes were missed, and the keys could not be read anew in time.
-    #[error("the liveness keys could not be read anew within {} s", WATCH_AGAIN_TIMEOUT.as_secs())]
-    Slow,
-}
-
 impl LivenessWatcher {
     /// Sets the worker's own key, and reports all keys from now on. `store` is one of a native server, with a session
     /// of this worker.
@@ -56,11 +41,11 @@ impl LivenessWatcher {
         store: &Arc<Store>,
         (key, here): (&str, &str),
         shared: &Arc<GroupShared>,
-    ) -> Result<Self, LivenessError> {
+    ) -> Result<Self, CallError> {
         let client = store.native(Operation::Watch)?;
         let watch = watch_keys(&client, shared, Timeout::Default)?;
         // Changes from now on are reported by the watch.
-        let first = Some(all_keys(&client, || Ok(Timeout::Default))?);
+        let first = all_keys(&client, || Some(Timeout::Default))?;
         let lease = client.lease(Duration::ZERO, Timeout::Default)?;
         lease.attach(&[key.as_bytes()], Timeout::Default)?;
         store.set(key.as_bytes(), here.as_bytes(), Timeout::Default)?;
@@ -78,7 +63,7 @@ impl LivenessWatcher {
     pub(super) fn changes(&mut self, shared: &GroupShared) -> Vec<Input> {
         let mut inputs: Vec<Input> = self.first.take().into_iter().collect();
         while let Some(watch) = &self.watch {
-            let error = match watch.next(Duration::ZERO) {
+            let why = match watch.next(Duration::ZERO) {
                 Ok(None) | Err(WatchError::Cancelled(_)) => break,
                 Ok(Some(change)) => {
                     let value = change.value.map(Vec::into_boxed_slice);
@@ -91,27 +76,28 @@ impl LivenessWatcher {
                             inputs.push(all);
                             continue;
                         }
-                        Err(error) => error,
+                        Err(why) => why,
                     }
                 }
-                Err(error) => error.into(),
+                Err(error) => error.to_string().into(),
             };
             self.watch = None;
-            inputs.push(Input::LivenessLost(error.to_string().into()));
+            inputs.push(Input::LivenessLost(why));
         }
         inputs
     }
 
     /// Starts a new watch, and returns all keys.
-    fn begin_again(&mut self, shared: &GroupShared) -> Result<Input, LivenessError> {
+    fn begin_again(&mut self, shared: &GroupShared) -> Result<Input, Box<str>> {
         // The thread drives the group, too, so it does not wait as long as other calls may.
         let (clock, until) = (shared.clock(), shared.clock().now() + WATCH_AGAIN_TIMEOUT);
-        let timeout = || match until.since(clock.now()) {
-            Duration::ZERO => Err(LivenessError::Slow),
-            left => Ok(Timeout::After(left)),
-        };
-        self.watch = Some(watch_keys(&self.client, shared, timeout()?)?);
-        all_keys(&self.client, timeout)
+        let timeout = || Some(until.since(clock.now())).filter(|left| !left.is_zero()).map(Timeout::After);
+        let text = |error: NativeError| error.to_string();
+        let watch = watch_keys(&self.client, shared, Timeout::After(WATCH_AGAIN_TIMEOUT));
+        self.watch = Some(watch.map_err(text)?);
+        let seconds = WATCH_AGAIN_TIMEOUT.as_secs();
+        let late = || format!("the liveness keys could not be read anew within {seconds} s").into();
+        all_keys(&self.client, timeout).map_err(text)?.ok_or_else(late)
     }
 
     /// Marks the key as leaving.
@@ -140,20 +126,22 @@ fn watch_keys(client: &NativeClient, shared: &GroupShared, timeout: Timeout) -> 
     Ok(watch)
 }
 
+/// Reads all keys; `None` if there is no time left for a request.
 fn all_keys(
     client: &NativeClient,
-    timeout: impl Fn() -> Result<Timeout, LivenessError>,
-) -> Result<Input, LivenessError> {
+    timeout: impl Fn() -> Option<Timeout>,
+) -> Result<Option<Input>, NativeError> {
     let (mut after, mut all) = (Vec::new(), Vec::new());
     loop {
-        let page = client.list_page(liveness_key::PREFIX.as_bytes(), &after, PAGE, timeout()?)?;
+        let Some(timeout) = timeout() else { return Ok(None) };
+        let page = client.list_page(liveness_key::PREFIX.as_bytes(), &after, PAGE, timeout)?;
         let names: Vec<&[u8]> = page.keys.iter().map(Vec::as_slice).collect();
         let found = if names.is_empty() { Vec::new() } else { client.read(&names, Timeout::Once)? };
         let found = page.keys.iter().zip(found).filter(|(_, found)| found.revision > 0);
         all.extend(found.filter_map(|(key, found)| Some((short(key)?, found.value.into_boxed_slice()))));
         match page.keys.last() {
             Some(last) if page.more => after.clone_from(last),
-            _ => return Ok(Input::LivenessKeys(all)),
+            _ => return Ok(Some(Input::LivenessKeys(all))),
         }
     }
 }

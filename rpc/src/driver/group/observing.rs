@@ -2,8 +2,10 @@
 
 use super::next_unless;
 use super::steps::execute;
-use super::store_connection::{Sessions, open_store};
-use crate::membership::observer::{Observation, Observer, ObserverError, ObserverOutput, Seen};
+use super::store_connection::open_store;
+use crate::membership::Liveness;
+use crate::membership::change::WorkerLocation;
+use crate::membership::observer::{Observation, Observer, ObserverError, ObserverOutput};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -51,7 +53,7 @@ pub enum ObservingError {
 #[derive(Debug)]
 pub struct GroupObserver {
     events: Receiver<Result<Observation, ObserverError>>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<WorkerLocation>>>,
     /// Ends the thread.
     token: CancelToken,
     thread: Option<Thread>,
@@ -67,11 +69,11 @@ impl GroupObserver {
         let (store, sessions) = open_store(store, "observer", &token)?;
         let watch = match sessions {
             // Without a watch, the observer sees changes a little later.
-            Sessions::Native => store
+            Liveness::Keys => store
                 .native(Operation::Watch)
                 .and_then(|client| Ok(client.watch_prefix(NAMES, 0, Timeout::Default)?))
                 .ok(),
-            Sessions::None => None,
+            Liveness::Unknown => None,
         };
         let seen = Arc::default();
         let (sender, events) = bounded(EVENTS_MAX);
@@ -99,7 +101,7 @@ impl GroupObserver {
 
     /// Workers seen so far, in the order of their numbers.
     #[must_use]
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<WorkerLocation> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -120,7 +122,7 @@ struct ObserverThread {
     observer: Observer,
     store: Store,
     watch: Option<Watch>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<WorkerLocation>>>,
     sender: Sender<Result<Observation, ObserverError>>,
     token: CancelToken,
 }

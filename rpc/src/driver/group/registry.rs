@@ -7,10 +7,9 @@ use super::{RpcInitError, RpcWorker};
 use crate::name::WorkerInfo;
 use crate::options::{INIT_METHOD, OptionsError, RPC_TIMEOUT, RpcOptions};
 use alloc::boxed::Box;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::time::Duration;
@@ -155,26 +154,14 @@ pub enum BackendError {
     Options(#[from] OptionsError),
 }
 
-/// Registered backend and its name: a member of PyTorch's enumeration. It does not change when others are registered.
+/// Registered backend and its name.
 #[derive(Clone)]
-pub struct BackendType {
+struct Registered {
     name: Arc<str>,
     backend: Arc<dyn RpcBackend>,
 }
 
-impl BackendType {
-    /// Name of the backend.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The backend.
-    #[must_use]
-    pub const fn backend(&self) -> &Arc<dyn RpcBackend> {
-        &self.backend
-    }
-
+impl Registered {
     /// Whether the backend's default options have the kind of these.
     fn makes(&self, options: &RpcOptions) -> bool {
         let made = self.backend.construct_options(BaseOptions::default(), &[]);
@@ -182,23 +169,11 @@ impl BackendType {
     }
 }
 
-impl fmt::Display for BackendType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BackendType.{}", self.name)
-    }
-}
-
-impl fmt::Debug for BackendType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 /// Registered backends of a context.
-#[derive(Clone, Debug, Default)]
-pub struct RpcBackendRegistry {
+#[derive(Clone, Default)]
+pub(super) struct RpcBackendRegistry {
     /// The newest first.
-    backends: Vec<BackendType>,
+    backends: Vec<Registered>,
 }
 
 impl RpcBackendRegistry {
@@ -206,90 +181,73 @@ impl RpcBackendRegistry {
     ///
     /// # Errors
     /// The name is taken, even if by the same backend.
-    pub fn register(
-        &mut self,
-        name: &str,
-        backend: Arc<dyn RpcBackend>,
-    ) -> Result<BackendType, BackendError> {
+    pub(super) fn register(&mut self, name: &str, backend: Arc<dyn RpcBackend>) -> Result<(), BackendError> {
         if name.is_empty() {
             return Err(BackendError::Unnamed);
         }
-        if self.is_registered(name) {
+        if self.names().any(|known| known == name) {
             return Err(BackendError::AlreadyRegistered { name: name.into() });
         }
-        let member = BackendType { name: name.into(), backend };
-        self.backends.insert(0, member.clone());
-        Ok(member)
+        self.backends.insert(0, Registered { name: name.into(), backend });
+        Ok(())
     }
 
-    /// Whether the name is registered.
-    #[must_use]
-    pub fn is_registered(&self, name: &str) -> bool {
-        self.backends.iter().any(|known| known.name() == name)
+    /// Returns the names of the backends, the newest first.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.backends.iter().map(|known| &*known.name)
     }
 
-    /// Returns the backends, the newest first.
-    pub fn iter(&self) -> impl Iterator<Item = &BackendType> {
-        self.backends.iter()
+    fn registered(&self, name: &str) -> Result<&Registered, BackendError> {
+        self.backends.iter().find(|known| *known.name == *name).ok_or_else(|| BackendError::NotRegistered {
+            name: name.into(),
+            known: self.names().map(Box::from).collect(),
+        })
     }
 
     /// Returns the backend with this name.
     ///
     /// # Errors
     /// The name is not registered.
-    pub fn find(&self, name: &str) -> Result<&BackendType, BackendError> {
-        self.iter().find(|known| known.name() == name).ok_or_else(|| BackendError::NotRegistered {
-            name: name.into(),
-            known: self.iter().map(|known| known.name().into()).collect(),
-        })
+    pub(super) fn find(&self, name: &str) -> Result<&Arc<dyn RpcBackend>, BackendError> {
+        Ok(&self.registered(name)?.backend)
     }
 
-    /// Returns the newest backend whose options have the kind of these.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn infer(&self, options: &RpcOptions) -> Result<&BackendType, BackendError> {
-        self.iter()
-            .find(|known| known.makes(options))
-            .ok_or_else(|| BackendError::CannotInfer { options: text(options) })
-    }
-
-    /// Returns backend and options of a new member, either or both of which may be omitted.
+    /// Returns backend and options of a new member, either or both of which may be omitted. Without a name, it is the
+    /// newest backend whose options have the kind of these.
     ///
     /// # Errors
     /// The name is not registered, no backend creates such options, or they are another backend's.
-    pub fn choose(
+    pub(super) fn choose(
         &self,
         name: Option<&str>,
         options: Option<RpcOptions>,
-    ) -> Result<(&BackendType, RpcOptions), BackendError> {
-        match (name, options) {
-            (None, Some(options)) => Ok((self.infer(&options)?, options)),
-            (Some(name), Some(options)) => {
-                let backend = self.find(name)?;
-                if backend.makes(&options) {
-                    return Ok((backend, options));
-                }
+    ) -> Result<(&Arc<dyn RpcBackend>, RpcOptions), BackendError> {
+        let Some(options) = options else {
+            let backend = self.find(name.unwrap_or(DEFAULT_BACKEND))?;
+            let options = backend.construct_options(BaseOptions::default(), &[])?;
+            return Ok((backend, options));
+        };
+        let found = match name {
+            Some(name) => Some(self.registered(name)?).filter(|known| known.makes(&options)),
+            None => self.backends.iter().find(|known| known.makes(&options)),
+        };
+        match (found, name) {
+            (Some(found), _) => Ok((&found.backend, options)),
+            (None, Some(name)) => {
                 Err(BackendError::OtherOptions { name: name.into(), options: text(&options) })
             }
-            (name, None) => {
-                let backend = self.find(name.unwrap_or(DEFAULT_BACKEND))?;
-                let options = backend.backend.construct_options(BaseOptions::default(), &[])?;
-                Ok((backend, options))
-            }
+            (None, None) => Err(BackendError::CannotInfer { options: text(&options) }),
         }
     }
 }
 
 fn text(options: &RpcOptions) -> Box<str> {
-    let text: String = options.to_string();
-    text.into()
+    options.to_string().into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::format;
 
     /// A backend that creates options of a kind, and no agents.
     struct Stub(&'static str);
@@ -328,18 +286,12 @@ mod tests {
     fn a_name_has_one_backend_and_the_newest_comes_first() {
         let mut registry = registry();
         let ucx: Arc<dyn RpcBackend> = Arc::new(Stub("ucx"));
-        let member = registry.register("UCX", ucx.clone()).expect("free");
-        assert_eq!(
-            (member.to_string(), format!("{member:?}")),
-            ("BackendType.UCX".into(), "BackendType.UCX".into())
-        );
+        registry.register("UCX", ucx.clone()).expect("free");
         let error = registry.register("UCX", ucx.clone()).expect_err("taken, though by the same");
         assert_eq!(error.to_string(), "RPC backend UCX: already registered");
-        assert_eq!(registry.register("", ucx.clone()).map(drop), Err(BackendError::Unnamed));
+        assert_eq!(registry.register("", ucx.clone()), Err(BackendError::Unnamed));
         registry.register("ucx", ucx).expect("names are exact");
-        let names: Vec<&str> = registry.iter().map(BackendType::name).collect();
-        assert_eq!(names, ["ucx", "UCX", "tcp"]);
-        assert!(registry.is_registered("UCX") && !registry.is_registered("Ucx"));
+        assert_eq!(registry.names().collect::<Vec<_>>(), ["ucx", "UCX", "tcp"]);
         let error = registry.find("Ucx").map(drop).expect_err("unknown");
         assert_eq!(
             error.to_string(),
@@ -352,7 +304,7 @@ mod tests {
         let mut registry = registry();
         registry.register("UCX", Arc::new(Stub("ucx"))).expect("free");
         let construct = |name: &str, base: BaseOptions<'_>, extra_options: &[(&str, &str)]| {
-            registry.find(name).expect("registered").backend.construct_options(base, extra_options)
+            registry.find(name).expect("registered").construct_options(base, extra_options)
         };
         let base = BaseOptions { rpc_timeout: Duration::from_secs(7), init_method: "tcp://h:1" };
         let options = construct("UCX", base, &[("a", "b"), ("c", "d")]).expect("made");
@@ -372,16 +324,18 @@ mod tests {
         }
         let nowhere = BaseOptions { init_method: "", ..BaseOptions::default() };
         construct("UCX", nowhere, &[]).expect_err("no way to meet");
-        registry.find("x").expect_err("unknown");
+        assert!(registry.find("x").is_err());
     }
 
     #[test]
     fn backend_and_options_follow_from_each_other() {
         let mut registry = registry();
         let chosen = |registry: &RpcBackendRegistry, name: Option<&str>, options| {
-            registry
-                .choose(name, options)
-                .map(|(backend, options)| (backend.name().to_string(), options.kind().to_string()))
+            registry.choose(name, options).map(|(backend, options)| {
+                let is_it = |known: &&Registered| Arc::ptr_eq(&known.backend, backend);
+                let known = registry.backends.iter().find(is_it).expect("registered");
+                (known.name.to_string(), options.kind().to_string())
+            })
         };
         assert_eq!(chosen(&registry, None, None), Ok(("tcp".into(), "tcp".into())));
         let error =

@@ -2,10 +2,10 @@
 
 use super::{AlreadyObserved, Listener, next_unless};
 use crate::agent::{
-    Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotAdmitted, NotCallable, has_left,
-    indicates_death, no_answer,
+    Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotCallable, has_left, indicates_death,
+    no_answer,
 };
-use crate::connection::{CallError, Status};
+use crate::connection::{CallError, Refusal, Status};
 use crate::driver::calls::calling::{Call, CallGuard, CallResult, RpcClient, RpcPeer};
 use crate::driver::calls::handling::{Request, Responder};
 use crate::membership::Member;
@@ -365,7 +365,7 @@ impl GroupShared {
         lock(&self.agent).as_mut().map(look)
     }
 
-    pub(super) fn admit(&self, claimed: &WorkerInfo) -> Result<(), NotAdmitted> {
+    pub(super) fn admit(&self, claimed: &WorkerInfo) -> Result<(), (Refusal, Box<str>)> {
         self.with_agent(|agent| agent.admit(claimed)).unwrap_or(Ok(()))
     }
 

@@ -1,5 +1,6 @@
 //! Connection to a group's store that no other code waits on.
 
+use crate::membership::Liveness;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use rendezvous_core::driver::call_error::CallError;
@@ -12,14 +13,8 @@ use rendezvous_core::time::Duration;
 /// Timeout of the attempt to speak the native protocol with the store's server.
 const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether the server has sessions and watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sessions {
-    Native,
-    None,
-}
-
-/// Opens another connection to the same keys: with a session of this name if the server has sessions. `token` ends the
+/// Opens another connection to the same keys: with a session of this name if the server has
+/// sessions and watches. `token` ends the
 /// attempt, and later the calls of the new store.
 ///
 /// # Errors
@@ -28,7 +23,7 @@ pub(super) fn open_store(
     store: &Store,
     node: &str,
     token: &CancelToken,
-) -> Result<(Store, Sessions), CallError> {
+) -> Result<(Store, Liveness), CallError> {
     if let Some((host, port)) = store.endpoint() {
         let options = NativeClientOptions {
             node: node.to_string(),
@@ -40,11 +35,11 @@ pub(super) fn open_store(
         match NativeClient::connect(host, port, options) {
             Ok(client) => {
                 let store = store.on_another(Arc::new(NativeStore::new(&client)));
-                return Ok((store.with_token(token), Sessions::Native));
+                return Ok((store.with_token(token), Liveness::Keys));
             }
             Err(error) if token.is_cancelled() => return Err(error.into()),
             Err(_) => {}
         }
     }
-    Ok((store.with_token(token).duplicate()?.with_token(token), Sessions::None))
+    Ok((store.with_token(token).duplicate()?.with_token(token), Liveness::Unknown))
 }

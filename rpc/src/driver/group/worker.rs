@@ -3,7 +3,7 @@
 use super::liveness_watcher::LivenessWatcher;
 use super::shared::{Callee, GroupCallError, GroupShared};
 use super::steps::{StepStore, execute};
-use super::store_connection::{Sessions, open_store};
+use super::store_connection::open_store;
 use super::worker_threads::GroupThreads;
 use super::{
     AlreadyObserved, Begun, CallSpec, GroupResult, Listener, OnResult, PendingCall, RpcInitError, RpcWorker,
@@ -22,8 +22,8 @@ use crate::driver::calls::handling::{Handling, Request, Responder, Run};
 use crate::driver::calls::serving::{RpcServer, RpcServerOptions};
 use crate::driver::calls::{Payload, failure_text};
 use crate::handlers::{HandlerError, Owner};
+use crate::membership::change::WorkerLocation;
 use crate::membership::error::MembershipError;
-use crate::membership::observer::Seen;
 use crate::membership::token::TokenTimes;
 use crate::membership::{Liveness, Member, group_id};
 use crate::name::WorkerInfo;
@@ -135,17 +135,14 @@ impl RpcAgent {
         };
         let local = open_store(store, &me.name, &token);
         go_on()?;
-        let (store, has_sessions) = local?;
+        let (store, liveness) = local?;
         store.set_timeout(membership_timeout);
         let store = Arc::new(store);
         let id = execute(&store, shared.clock(), &group_id::ask(random_seed()));
         go_on()?;
         let group = group_id::group_id_from(&scope, id).map_err(AgentError::from)?;
         let weak = Arc::downgrade(&shared);
-        let admit = move |claimed: &WorkerInfo| {
-            let admitted = weak.upgrade().map_or(Ok(()), |shared| shared.admit(claimed));
-            admitted.map_err(|error| (error.refusal(), error.to_string().into()))
-        };
+        let admit = move |claimed: &WorkerInfo| weak.upgrade().map_or(Ok(()), |shared| shared.admit(claimed));
         let server = RpcServerOptions {
             listen: Listen::Address { host: host.clone(), port: 0, family: Family::AsGiven },
             me: me.clone(),
@@ -174,22 +171,19 @@ impl RpcAgent {
             accelerator: tcp.accelerator,
             timeout: membership_timeout,
             times: tcp.times,
-            liveness: match has_sessions {
-                Sessions::Native => Liveness::Keys,
-                Sessions::None => Liveness::Unknown,
-            },
+            liveness,
             nonce: random_seed(),
         };
         let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
         let (liveness_key, here) = (machine.liveness_key().key(), liveness_key::here(me.id));
         shared.begin(machine, server.client());
-        let liveness_watcher = match has_sessions {
-            Sessions::Native => {
+        let liveness_watcher = match liveness {
+            Liveness::Keys => {
                 let liveness_watcher = LivenessWatcher::begin(&store, (&liveness_key, &here), &shared);
                 go_on()?;
                 Some(liveness_watcher?)
             }
-            Sessions::None => None,
+            Liveness::Unknown => None,
         };
         let liveness_watcher = Arc::new(Mutex::new(liveness_watcher));
         // From here on, a cancel undoes the join, which needs the store.
@@ -322,13 +316,12 @@ impl RpcAgent {
 
     /// Returns all workers of the group with their addresses, in the order of their numbers.
     #[must_use]
-    pub fn seen_workers(&self) -> Vec<Seen> {
+    pub fn seen_workers(&self) -> Vec<WorkerLocation> {
         let seen = self.shared.with_agent(|agent| {
-            let mut seen: Vec<Seen> = Vec::with_capacity(agent.members().len());
+            let mut seen: Vec<WorkerLocation> = Vec::with_capacity(agent.members().len());
             for member in agent.members().iter() {
                 let index = seen.partition_point(|known| known.worker.id < member.worker.id);
-                let (worker, address) = (member.worker.clone(), member.address.clone());
-                seen.insert(index, Seen { worker, address });
+                seen.insert(index, member.location());
             }
             seen
         });
