@@ -3,19 +3,27 @@
 use super::device::{Device, DeviceError};
 use super::device_map::{DeviceMap, NodeDevices};
 use super::name::{NameError, WorkerInfo, WorkerName};
-use crate::wire::card::{Card, CardError, DeviceName, DevicePair, MapEntry};
+use crate::wire::Encoded;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use rendezvous_core::limits::DEVICE_PAIRS_MAX;
-use rendezvous_core::wire::native::List;
-use rendezvous_core::wire::sink::{Fill, Length};
+use rendezvous_core::limits::{CARD, DEVICE_PAIRS_MAX, FrameLimits};
+use rendezvous_core::wire::native::{Body, BodyError, Field, List};
+
+/// Format number of cards and changes, the only one.
+pub(crate) const FORMAT: u16 = 1;
 
 /// Error of another worker's card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
-    /// It cannot be decoded.
-    #[error(transparent)]
-    Card(#[from] CardError),
+    /// The format is unknown.
+    #[error("the card has the format {0}, and {FORMAT} is known")]
+    Format(u16),
+    /// The card is over the maximum length.
+    #[error("a card of {0} bytes is over the limit")]
+    TooLong(usize),
+    /// A field is invalid.
+    #[error("the card is malformed: {0}")]
+    Body(#[from] BodyError),
     /// It is missing.
     #[error("the card is missing")]
     NoCard,
@@ -33,43 +41,47 @@ pub enum ExchangeError {
     Pairs(usize),
 }
 
+/// Names of a device of the caller, and of the corresponding one of the callee.
+type PairText<'a> = (&'a [u8], &'a [u8]);
+/// Name of a callee, and the device map for it.
+type MapText<'a> = (&'a [u8], List<'a, PairText<'a>>);
+
 /// Encodes the card of a worker.
 #[must_use]
 pub fn encode_card(worker: &WorkerInfo, said: &NodeDevices) -> Vec<u8> {
     let devices: Vec<String> = said.devices.iter().map(ToString::to_string).collect();
-    let names: Vec<DeviceName<'_>> = devices.iter().map(|text| DeviceName(text.as_bytes())).collect();
-    let texts: Vec<(&str, Vec<(String, String)>)> = said
+    let names: Vec<&[u8]> = devices.iter().map(String::as_bytes).collect();
+    let texts: Vec<Vec<(String, String)>> = said
         .maps
         .iter()
-        .map(|(to, map)| {
-            let texts = map.iter().map(|(from, to)| (from.to_string(), to.to_string()));
-            (to.as_str(), texts.collect())
-        })
+        .map(|(_, map)| map.iter().map(|(from, to)| (from.to_string(), to.to_string())).collect())
         .collect();
-    let pairs: Vec<Vec<DevicePair<'_>>> = texts
+    let pairs: Vec<Vec<PairText<'_>>> = texts
         .iter()
-        .map(|(_, pairs)| {
-            let pairs = pairs.iter();
-            pairs.map(|(from, to)| DevicePair { from: from.as_bytes(), to: to.as_bytes() }).collect()
-        })
+        .map(|pairs| pairs.iter().map(|(from, to)| (from.as_bytes(), to.as_bytes())).collect())
         .collect();
-    let maps: Vec<MapEntry<'_>> = texts
-        .iter()
-        .zip(&pairs)
-        .map(|((to, _), pairs)| MapEntry { to: to.as_bytes(), pairs: List::new(pairs) })
-        .collect();
-    let card = Card {
-        id: worker.id,
-        name: worker.name.as_bytes(),
-        device_count: said.count,
-        devices: List::new(&names),
-        maps: List::new(&maps),
-    };
-    let mut length = Length::default();
-    card.write(&mut length);
-    let mut bytes = alloc::vec![0; length.0];
-    card.write(&mut Fill::new(&mut bytes));
-    bytes
+    let callees = said.maps.iter().map(|(to, _)| to.as_bytes());
+    let maps: Vec<MapText<'_>> = callees.zip(pairs.iter().map(|pairs| List::new(pairs))).collect();
+    let mut card = Encoded::default();
+    FORMAT.write(&mut card);
+    worker.id.write(&mut card);
+    worker.name.as_bytes().write(&mut card);
+    said.count.write(&mut card);
+    List::new(&names).write(&mut card);
+    List::new(&maps).write(&mut card);
+    card.0
+}
+
+/// Returns the fields after the format number; those after the known ones are ignored.
+pub(crate) fn body_of<'a>(bytes: &'a [u8], limits: &'a FrameLimits) -> Result<Body<'a>, ExchangeError> {
+    if bytes.len() > limits.frame_bytes_max {
+        return Err(ExchangeError::TooLong(bytes.len()));
+    }
+    let mut body = Body::new(bytes, limits);
+    match u16::read(&mut body)? {
+        FORMAT => Ok(body),
+        other => Err(ExchangeError::Format(other)),
+    }
 }
 
 /// Decodes a card. Its maps may violate every rule: [`Group::check`](super::device_map::Group::check) reports that.
@@ -77,27 +89,29 @@ pub fn encode_card(worker: &WorkerInfo, said: &NodeDevices) -> Vec<u8> {
 /// # Errors
 /// The bytes are not a valid card.
 pub fn decode_card(bytes: &[u8]) -> Result<(WorkerInfo, NodeDevices), ExchangeError> {
-    let card = Card::read(bytes)?;
-    let worker = WorkerInfo { name: name(card.name)?, id: card.id };
-    let devices = card.devices.iter().map(|named| device(named.0)).collect::<Result<_, _>>()?;
-    let read_map = |entry: MapEntry<'_>| {
-        let count = entry.pairs.len();
+    let mut body = body_of(bytes, &CARD)?;
+    let (id, worker, count) = (u16::read(&mut body)?, <&[u8]>::read(&mut body)?, u32::read(&mut body)?);
+    let (devices, maps) = (List::<&[u8]>::read(&mut body)?, List::<MapText<'_>>::read(&mut body)?);
+    let worker = WorkerInfo { name: name(worker)?, id };
+    let devices = devices.iter().map(device).collect::<Result<_, _>>()?;
+    let read_map = |(to, pairs): MapText<'_>| {
+        let count = pairs.len();
         if count > DEVICE_PAIRS_MAX {
             return Err(ExchangeError::Pairs(count));
         }
-        let pairs = entry.pairs.iter().map(|pair| Ok((device(pair.from)?, device(pair.to)?)));
+        let pairs = pairs.iter().map(|(from, to)| Ok((device(from)?, device(to)?)));
         let pairs = pairs.collect::<Result<Vec<_>, ExchangeError>>()?;
-        Ok::<_, ExchangeError>((name(entry.to)?, DeviceMap::unchecked(pairs)))
+        Ok::<_, ExchangeError>((name(to)?, DeviceMap::unchecked(pairs)))
     };
-    let maps = card.maps.iter().map(read_map).collect::<Result<_, _>>()?;
-    Ok((worker, NodeDevices { count: card.device_count, maps, devices }))
+    let maps = maps.iter().map(read_map).collect::<Result<_, _>>()?;
+    Ok((worker, NodeDevices { count, maps, devices }))
 }
 
-fn text(bytes: &[u8]) -> Result<&str, ExchangeError> {
+pub(crate) fn text(bytes: &[u8]) -> Result<&str, ExchangeError> {
     core::str::from_utf8(bytes).map_err(|_| ExchangeError::Text)
 }
 
-fn name(bytes: &[u8]) -> Result<WorkerName, ExchangeError> {
+pub(crate) fn name(bytes: &[u8]) -> Result<WorkerName, ExchangeError> {
     Ok(WorkerName::new(text(bytes)?)?)
 }
 
@@ -153,11 +167,11 @@ mod tests {
         let bytes = encode_card(&worker(), &NodeDevices::default());
         for end in 0..bytes.len() {
             let error = decode_card(&bytes[..end]).expect_err("cut short");
-            assert!(matches!(error, ExchangeError::Card(CardError::Body(_))), "{end}: {error}");
+            assert!(matches!(error, ExchangeError::Body(_)), "{end}: {error}");
         }
         let mut other = bytes.clone();
         other[0] = 2;
-        assert_eq!(decode_card(&other), Err(ExchangeError::Card(CardError::Format(2))));
+        assert_eq!(decode_card(&other), Err(ExchangeError::Format(2)));
         let mut other = bytes.clone();
         other[12] = b'*';
         assert!(matches!(decode_card(&other), Err(ExchangeError::Name(_))));
@@ -167,22 +181,19 @@ mod tests {
         longer.extend_from_slice(b"later versions tell more");
         assert_eq!(decode_card(&longer), Ok((worker(), NodeDevices::default())));
         longer.resize(8 * 1024 * 1024 + 1, 0);
-        let too_long = CardError::TooLong(longer.len());
-        assert_eq!(decode_card(&longer), Err(ExchangeError::Card(too_long)));
+        assert_eq!(decode_card(&longer), Err(ExchangeError::TooLong(longer.len())));
     }
 
     #[test]
     fn a_map_has_a_bounded_number_of_pairs() {
         let card = |count: usize| {
-            let pairs = alloc::vec![DevicePair { from: b"cuda:1", to: b"cpu" }; count];
-            let maps = [MapEntry { to: b"v", pairs: List::new(&pairs) }];
-            let (devices, maps) = (List::new(&[]), List::new(&maps));
-            let card = Card { id: 1, name: b"w", device_count: 2, devices, maps };
-            let mut length = Length::default();
-            card.write(&mut length);
-            let mut bytes = alloc::vec![0; length.0];
-            card.write(&mut Fill::new(&mut bytes));
-            bytes
+            let pairs = alloc::vec![(&b"cuda:1"[..], &b"cpu"[..]); count];
+            let maps = [(&b"v"[..], List::new(&pairs))];
+            let mut card = Encoded(encode_card(&worker(), &NodeDevices::default()));
+            // In place of its empty list of maps.
+            card.0.truncate(card.0.len() - 8);
+            List::new(&maps).write(&mut card);
+            card.0
         };
         let (_, said) = decode_card(&card(DEVICE_PAIRS_MAX)).expect("a card");
         assert_eq!(said.maps.get("v").map(|map| map.iter().count()), Some(1));

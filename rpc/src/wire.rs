@@ -1,6 +1,5 @@
 //! Wire protocol between workers of an RPC group. `docs/protocol/rpc.md` specifies it.
 
-pub mod card;
 mod frames;
 
 pub use frames::{CalleeFrame, CallerFrame};
@@ -131,6 +130,16 @@ pub fn encode_frame(out: &mut impl Sink, id: u64, frame: &impl Message) -> Resul
     out.put(&Header { body_bytes, kind, flags, id }.to_bytes());
     frame.write_body(out);
     Ok(())
+}
+
+/// Bytes that grow while fields are written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Encoded(pub(crate) alloc::vec::Vec<u8>);
+
+impl Sink for Encoded {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
 }
 
 /// Part of the bytes of a connection.

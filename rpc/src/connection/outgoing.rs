@@ -1,9 +1,8 @@
 //! Outgoing bytes: small frames first, then the parts of payloads in turn.
 
-use crate::wire::{DATA_BYTES_MAX, HEADER_BYTES, Header, Message, encode_frame};
+use crate::wire::{DATA_BYTES_MAX, Encoded, HEADER_BYTES, Header, Message, encode_frame};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use rendezvous_core::wire::sink::Sink;
 
 /// Next bytes to write, completely and in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,21 +22,13 @@ pub enum ToWrite {
     },
 }
 
-struct Growing<'v>(&'v mut Vec<u8>);
-
-impl Sink for Growing<'_> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-}
-
 const SMALL_CAPACITY_BYTES: usize = 256;
 /// Limit of buffered small frames, in bytes. What has been handed out and not accepted by the socket is not counted.
 const BACKLOG_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outgoing {
-    small: Vec<u8>,
+    small: Encoded,
     /// Calls without a payload.
     whole: Vec<u64>,
     /// Calls with the offset of the next part and the end of the payload.
@@ -46,16 +37,16 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     pub(super) fn raw(&mut self, bytes: &[u8]) {
-        self.small.extend_from_slice(bytes);
+        self.small.0.extend_from_slice(bytes);
     }
 
     /// Appends a frame; returns false if it is too long.
     pub(super) fn frame(&mut self, id: u64, frame: &impl Message) -> bool {
         // Capacity for a frame with its header and a short payload after it.
-        if self.small.capacity() == 0 {
-            self.small.reserve(SMALL_CAPACITY_BYTES);
+        if self.small.0.capacity() == 0 {
+            self.small.0.reserve(SMALL_CAPACITY_BYTES);
         }
-        encode_frame(&mut Growing(&mut self.small), id, frame).is_ok()
+        encode_frame(&mut self.small, id, frame).is_ok()
     }
 
     /// Appends the payload of the last frame; 0 if it has none.
@@ -73,17 +64,17 @@ impl Outgoing {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.small.is_empty() && self.payloads.is_empty()
+        self.small.0.is_empty() && self.payloads.is_empty()
     }
 
     /// Whether so much is buffered that nothing may be added: the peer does not read.
     pub(super) const fn is_backed_up(&self) -> bool {
-        self.small.len() > BACKLOG_BYTES_MAX
+        self.small.0.len() > BACKLOG_BYTES_MAX
     }
 
     /// Whether all small frames have been handed out.
     pub(super) const fn is_flow_controlled(&self) -> bool {
-        self.small.is_empty()
+        self.small.0.is_empty()
     }
 
     pub(super) fn clear(&mut self) {
@@ -92,9 +83,9 @@ impl Outgoing {
 
     /// Returns what to write next, and adds the calls that it completes to `out`.
     pub(super) fn poll(&mut self, out: &mut Vec<u64>) -> Option<ToWrite> {
-        if !self.small.is_empty() {
+        if !self.small.0.is_empty() {
             out.append(&mut self.whole);
-            return Some(ToWrite::Bytes(core::mem::take(&mut self.small)));
+            return Some(ToWrite::Bytes(core::mem::take(&mut self.small.0)));
         }
         let (call, offset, end) = self.payloads.pop_front()?;
         let bytes = u32::try_from(end - offset).map_or(DATA_BYTES_MAX, |left| left.min(DATA_BYTES_MAX));

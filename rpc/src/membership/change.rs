@@ -1,14 +1,14 @@
 //! Changes of a group: their encoding, and the members that a worker knows of.
 
 use super::Member;
-use crate::exchange::{ExchangeError, decode_card, encode_card};
+use crate::exchange::{ExchangeError, FORMAT, body_of, decode_card, encode_card, name, text};
 use crate::name::{WorkerInfo, WorkerName};
-use crate::wire::card::{Departure, Update};
+use crate::wire::Encoded;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use rendezvous_core::wire::native::List;
-use rendezvous_core::wire::sink::{Fill, Length};
+use rendezvous_core::limits::UPDATE;
+use rendezvous_core::wire::native::{Field, List};
 
 /// Name, number and address of a worker, such as one that left.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,33 +38,25 @@ pub struct Change {
     pub left: Vec<WorkerLocation>,
 }
 
+/// Number of a worker that left, and its name and address.
+type Departure<'a> = (u16, (&'a [u8], &'a [u8]));
+
 /// Encodes a change as the wire format has it.
 #[must_use]
 pub fn encode_change(change: &Change) -> Vec<u8> {
     let card = change.joined.as_ref().map(|member| encode_card(&member.worker, &member.devices));
+    let address = change.joined.as_ref().map_or(&b""[..], |member| member.address.as_bytes());
     let departures: Vec<Departure<'_>> = change
         .left
         .iter()
-        .map(|departed| Departure {
-            id: departed.worker.id,
-            name: departed.worker.name.as_bytes(),
-            address: departed.address.as_bytes(),
-        })
+        .map(|left| (left.worker.id, (left.worker.name.as_bytes(), left.address.as_bytes())))
         .collect();
-    let update = Update {
-        card: card.as_deref(),
-        address: change.joined.as_ref().map_or(b"", |member| member.address.as_bytes()),
-        departures: List::new(&departures),
-    };
-    let mut length = Length::default();
-    update.write(&mut length);
-    let mut bytes = alloc::vec![0; length.0];
-    update.write(&mut Fill::new(&mut bytes));
-    bytes
-}
-
-fn text(bytes: &[u8]) -> Result<Box<str>, ExchangeError> {
-    core::str::from_utf8(bytes).map(Box::from).map_err(|_| ExchangeError::Text)
+    let mut update = Encoded::default();
+    FORMAT.write(&mut update);
+    card.as_deref().write(&mut update);
+    address.write(&mut update);
+    List::new(&departures).write(&mut update);
+    update.0
 }
 
 /// Decodes a change.
@@ -72,20 +64,21 @@ fn text(bytes: &[u8]) -> Result<Box<str>, ExchangeError> {
 /// # Errors
 /// The bytes are not a valid change.
 pub fn decode_change(bytes: &[u8]) -> Result<Change, ExchangeError> {
-    let update = Update::read(bytes)?;
-    let joined = match update.card {
+    let mut body = body_of(bytes, &UPDATE)?;
+    let (card, address) = (Option::<&[u8]>::read(&mut body)?, <&[u8]>::read(&mut body)?);
+    let departures = List::<Departure<'_>>::read(&mut body)?;
+    let joined = match card {
         Some(card) => {
             let (worker, devices) = decode_card(card)?;
-            Some(Member { worker, address: text(update.address)?, devices })
+            Some(Member { worker, address: text(address)?.into(), devices })
         }
         None => None,
     };
-    let departed = |departure: Departure<'_>| {
-        let name = core::str::from_utf8(departure.name).map_err(|_| ExchangeError::Text)?;
-        let worker = WorkerInfo { name: WorkerName::new(name)?, id: departure.id };
-        Ok(WorkerLocation { worker, address: text(departure.address)? })
+    let departed = |(id, (worker, address)): Departure<'_>| {
+        let worker = WorkerInfo { name: name(worker)?, id };
+        Ok(WorkerLocation { worker, address: text(address)?.into() })
     };
-    let left = update.departures.iter().map(departed).collect::<Result<_, ExchangeError>>()?;
+    let left = departures.iter().map(departed).collect::<Result<_, ExchangeError>>()?;
     Ok(Change { joined, left })
 }
 

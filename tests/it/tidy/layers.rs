@@ -221,7 +221,7 @@ fn layers_hold() {
         .allows("rpc/src/agent.rs", "use crate::connection::Status;\nuse rendezvous_core::time::Instant;\n");
     LAYERS.notices("rpc/src/membership/token.rs", "use super::changing::ChangingGroup;\n");
     LAYERS.notices("rpc/src/connection.rs", "use crate::membership::keys;\n");
-    LAYERS.notices("rpc/src/device.rs", "use crate::wire::card::Card;\n");
+    LAYERS.notices("rpc/src/device.rs", "use crate::wire::Header;\n");
     LAYERS.notices("core/src/somewhere.rs", "");
     LAYERS.notices("core/src/node/server.rs", "use crate::somewhere::Thing;\n");
     LAYERS.allows(

@@ -198,6 +198,17 @@ impl<'a> Field<'a> for bool {
 }
 
 /// A `u8` that says whether there is a value, and the value.
+impl<'a, A: Field<'a>, B: Field<'a>> Field<'a> for (A, B) {
+    fn write(&self, out: &mut impl Sink) {
+        self.0.write(out);
+        self.1.write(out);
+    }
+
+    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
+        Ok((A::read(body)?, B::read(body)?))
+    }
+}
+
 impl<'a> Field<'a> for Option<&'a [u8]> {
     fn write(&self, out: &mut impl Sink) {
         self.is_some().write(out);
