@@ -19,13 +19,14 @@ use rendezvous_core::driver::cancel::{CancelToken, Canceller};
 use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::store::Timeouts;
 use rendezvous_core::rendezvous::url::RankEnvironment;
-use rendezvous_rpc::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
+use rendezvous_rpc::agent::{GroupEvent, NotCallable};
 use rendezvous_rpc::driver::calls::handling::Handling;
 use rendezvous_rpc::driver::group::registry::{BaseOptions, DEFAULT_BACKEND};
 use rendezvous_rpc::driver::group::{
     Callee, GroupCallError, RpcAgent, RpcInit, RpcInitError, RpcWorker, TcpOptions,
 };
 use rendezvous_rpc::driver::loop_member::RpcRequestQueue;
+use rendezvous_rpc::membership::error::{MembershipError, unless_abandoned};
 use rendezvous_rpc::name::WorkerInfo;
 use rendezvous_rpc::options::RpcOptions;
 use std::ffi::c_void;
@@ -285,7 +286,7 @@ pub(crate) fn view(event: Option<&GroupEvent>) -> (i32, Option<&WorkerInfo>, &st
 }
 
 /// Describes how a worker ended; empty if it ended without an error.
-pub(crate) fn describe_end(end: &Result<(), AgentError>) -> String {
+pub(crate) fn describe_end(end: &Result<(), MembershipError>) -> String {
     end.as_ref().err().map(ToString::to_string).unwrap_or_default()
 }
 

@@ -6,7 +6,7 @@ use crate::server::start_fault;
 use crate::status::*;
 use crate::store::call_fault;
 use rendezvous_core::time::Duration;
-use rendezvous_rpc::agent::{AgentError, NotCallable, indicates_death};
+use rendezvous_rpc::agent::{NotCallable, indicates_death};
 use rendezvous_rpc::connection::{CallError, CallFailure, CallPhase, ConnectionError, Status};
 use rendezvous_rpc::driver::group::registry::BackendError;
 use rendezvous_rpc::driver::group::{GroupCallError, ObservingError, RpcInitError};
@@ -45,8 +45,10 @@ fn system_fault(error: &io::Error, message: String) -> Fault {
     Fault::new(RDZV_EXHAUSTED, message).with(|details| details.os_error = error.raw_os_error().unwrap_or(0))
 }
 
-const fn status_of_membership(error: &MembershipError) -> rdzv_status {
-    match error {
+#[cold]
+#[inline(never)]
+pub(crate) fn agent_fault(error: &MembershipError) -> Fault {
+    let status = match error {
         MembershipError::Mixed { .. } => RDZV_RPC_MIXED_GROUP,
         MembershipError::Rank { .. } | MembershipError::WorldSize { .. } => RDZV_INVALID_ARGUMENT,
         MembershipError::NotUnique { .. }
@@ -63,21 +65,15 @@ const fn status_of_membership(error: &MembershipError) -> rdzv_status {
         MembershipError::TokenLost | MembershipError::Evicted { .. } => RDZV_RPC_EVICTED,
         MembershipError::Cancelled => RDZV_CANCELLED,
         MembershipError::Store { .. } => RDZV_SERVER_GONE,
-    }
-}
-
-#[cold]
-#[inline(never)]
-pub(crate) fn agent_fault(error: &AgentError) -> Fault {
-    let status = match error {
-        AgentError::Membership(error) => status_of_membership(error),
-        AgentError::NotMet { .. } | AgentError::CallsCut { .. } | AgentError::Stuck { .. } => RDZV_TIMED_OUT,
-        AgentError::Leader { .. } => RDZV_RPC_UNREACHED,
-        AgentError::PeerDied { .. } => RDZV_RPC_PEER_DIED,
-        AgentError::Abandoned => RDZV_RPC_NO_MEMBER,
-        AgentError::Panicked { .. } => RDZV_PANIC,
-        AgentError::Reentrant => RDZV_REENTRANT,
-        AgentError::Foreign { status, .. } => *status,
+        MembershipError::NotMet { .. } | MembershipError::CallsCut { .. } | MembershipError::Stuck { .. } => {
+            RDZV_TIMED_OUT
+        }
+        MembershipError::Leader { .. } => RDZV_RPC_UNREACHED,
+        MembershipError::PeerDied { .. } => RDZV_RPC_PEER_DIED,
+        MembershipError::Abandoned => RDZV_RPC_NO_MEMBER,
+        MembershipError::Panicked { .. } => RDZV_PANIC,
+        MembershipError::Reentrant => RDZV_REENTRANT,
+        MembershipError::Foreign { status, .. } => *status,
     };
     let waited = error.absent().map_or(Duration::ZERO, |absent| absent.waited);
     Fault::new(status, error.to_string()).with(|details| {
@@ -245,10 +241,9 @@ pub(crate) fn observer_fault(error: &ObserverError) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rendezvous_rpc::agent::Callees;
     use rendezvous_rpc::connection::Refusal;
     use rendezvous_rpc::device_map::DeviceMapError;
-    use rendezvous_rpc::membership::error::Absent;
+    use rendezvous_rpc::membership::error::{Absent, Callees};
 
     fn worker(name: &str, id: u16) -> WorkerInfo {
         WorkerInfo { name: name.parse().expect("a name"), id }
@@ -409,35 +404,30 @@ mod tests {
         let (ps, message) = (|| worker("ps", 3), || Box::<str>::from("message"));
         let name = || ps().name;
         for (error, status, named, ranks) in [
+            (MembershipError::Mixed { stored: message(), local: true }, RDZV_RPC_MIXED_GROUP, vec![], vec![]),
+            (MembershipError::Rank { rank: 2, world_size: 2 }, RDZV_INVALID_ARGUMENT, vec![], vec![]),
             (
-                MembershipError::Mixed { stored: message(), local: true }.into(),
-                RDZV_RPC_MIXED_GROUP,
-                vec![],
-                vec![],
-            ),
-            (MembershipError::Rank { rank: 2, world_size: 2 }.into(), RDZV_INVALID_ARGUMENT, vec![], vec![]),
-            (
-                MembershipError::WorldSize { stored: message(), local: 2 }.into(),
+                MembershipError::WorldSize { stored: message(), local: 2 },
                 RDZV_INVALID_ARGUMENT,
                 vec![],
                 vec![],
             ),
-            (MembershipError::NotUnique { name: name() }.into(), RDZV_RPC_NAME_TAKEN, vec!["ps"], vec![]),
+            (MembershipError::NotUnique { name: name() }, RDZV_RPC_NAME_TAKEN, vec!["ps"], vec![]),
             (
-                MembershipError::Shared { name: name(), first: 0, second: 1 }.into(),
+                MembershipError::Shared { name: name(), first: 0, second: 1 },
                 RDZV_RPC_NAME_TAKEN,
                 vec!["ps"],
                 vec![0, 1],
             ),
-            (MembershipError::IdTaken { id: 1, by: message() }.into(), RDZV_RPC_NAME_TAKEN, vec![], vec![1]),
+            (MembershipError::IdTaken { id: 1, by: message() }, RDZV_RPC_NAME_TAKEN, vec![], vec![1]),
             (
-                MembershipError::Held { worker: ps(), address: message() }.into(),
+                MembershipError::Held { worker: ps(), address: message() },
                 RDZV_RPC_NAME_TAKEN,
                 vec!["ps"],
                 vec![3],
             ),
             (
-                MembershipError::Begun { worker: ps(), address: message() }.into(),
+                MembershipError::Begun { worker: ps(), address: message() },
                 RDZV_RPC_NAME_TAKEN,
                 vec!["ps"],
                 vec![3],
@@ -447,65 +437,69 @@ mod tests {
                     node: name(),
                     devices: vec![],
                     count: 1,
-                })
-                .into(),
+                }),
                 RDZV_RPC_DEVICE_MAP,
                 vec!["ps"],
                 vec![],
             ),
             (
-                MembershipError::OtherCard { wanted: ps(), got: worker("b", 1) }.into(),
+                MembershipError::OtherCard { wanted: ps(), got: worker("b", 1) },
                 RDZV_RPC_UNREACHED,
                 vec!["ps"],
                 vec![],
             ),
             (
-                MembershipError::Unanswered { worker: ps(), message: message() }.into(),
+                MembershipError::Unanswered { worker: ps(), message: message() },
                 RDZV_RPC_UNREACHED,
                 vec!["ps"],
                 vec![],
             ),
-            (MembershipError::Contended.into(), RDZV_RPC_MEMBERSHIP, vec![], vec![]),
+            (MembershipError::Contended, RDZV_RPC_MEMBERSHIP, vec![], vec![]),
             (
-                MembershipError::Absent { arrived: 3, world_size: 5, absent: absent() }.into(),
+                MembershipError::Absent { arrived: 3, world_size: 5, absent: absent() },
                 RDZV_TIMED_OUT,
                 vec![],
                 vec![1, 4],
             ),
             (
-                MembershipError::AbsentAtShutdown { arrived: 3, world_size: 5, absent: named() }.into(),
+                MembershipError::AbsentAtShutdown { arrived: 3, world_size: 5, absent: named() },
                 RDZV_TIMED_OUT,
                 vec!["b", "e"],
                 vec![1, 4],
             ),
-            (MembershipError::TokenLost.into(), RDZV_RPC_EVICTED, vec![], vec![]),
-            (MembershipError::Evicted { by: message() }.into(), RDZV_RPC_EVICTED, vec![], vec![]),
-            (MembershipError::Cancelled.into(), RDZV_CANCELLED, vec![], vec![]),
-            (MembershipError::Store { message: message() }.into(), RDZV_SERVER_GONE, vec![], vec![]),
+            (MembershipError::TokenLost, RDZV_RPC_EVICTED, vec![], vec![]),
+            (MembershipError::Evicted { by: message() }, RDZV_RPC_EVICTED, vec![], vec![]),
+            (MembershipError::Cancelled, RDZV_CANCELLED, vec![], vec![]),
+            (MembershipError::Store { message: message() }, RDZV_SERVER_GONE, vec![], vec![]),
             (
-                AgentError::NotMet { leader: ps(), arrived: 3, world_size: 5, absent: named() },
+                MembershipError::NotMet { leader: ps(), arrived: 3, world_size: 5, absent: named() },
                 RDZV_TIMED_OUT,
                 vec!["b", "e"],
                 vec![1, 4],
             ),
-            (AgentError::Leader { leader: ps(), message: message() }, RDZV_RPC_UNREACHED, vec!["ps"], vec![]),
             (
-                AgentError::PeerDied { worker: ps(), phase: "joining", why: message() },
+                MembershipError::Leader { leader: ps(), message: message() },
+                RDZV_RPC_UNREACHED,
+                vec!["ps"],
+                vec![],
+            ),
+            (
+                MembershipError::PeerDied { worker: ps(), phase: "joining", why: message() },
                 RDZV_RPC_PEER_DIED,
                 vec!["ps"],
                 vec![],
             ),
-            (AgentError::Abandoned, RDZV_RPC_NO_MEMBER, vec![], vec![]),
+            (MembershipError::Abandoned, RDZV_RPC_NO_MEMBER, vec![], vec![]),
             (
-                AgentError::CallsCut { callees: Callees::of(vec![worker("b", 4), ps(), ps()]) },
+                MembershipError::CallsCut { callees: Callees::of(vec![worker("b", 4), ps(), ps()]) },
                 RDZV_TIMED_OUT,
                 vec!["ps", "b"],
                 vec![],
             ),
-            (AgentError::Stuck { store: message() }, RDZV_TIMED_OUT, vec![], vec![]),
-            (AgentError::Panicked { message: message() }, RDZV_PANIC, vec![], vec![]),
-            (AgentError::Reentrant, RDZV_REENTRANT, vec![], vec![]),
-            (AgentError::Foreign { status: 77, message: message() }, 77, vec![], vec![]),
+            (MembershipError::Stuck { store: message() }, RDZV_TIMED_OUT, vec![], vec![]),
+            (MembershipError::Panicked { message: message() }, RDZV_PANIC, vec![], vec![]),
+            (MembershipError::Reentrant, RDZV_REENTRANT, vec![], vec![]),
+            (MembershipError::Foreign { status: 77, message: message() }, 77, vec![], vec![]),
         ] {
             let fault = agent_fault(&error);
             assert_eq!((fault.status, nodes(&fault), &fault.ranks), (status, named, &ranks), "{error}");

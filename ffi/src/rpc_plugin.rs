@@ -14,13 +14,13 @@ use crate::rpc_reentry::{Inside, enter, is_inside, making_options, refuse_reentr
 use crate::sized;
 use crate::status::*;
 use crate::store::{handle, rdzv_store};
-use rendezvous_rpc::agent::AgentError;
 use rendezvous_rpc::connection::CallKind;
 use rendezvous_rpc::driver::calls::handling::Wanted;
 use rendezvous_rpc::driver::group::registry::{BaseOptions, InitRequest, RpcBackend};
 use rendezvous_rpc::driver::group::{
     Begun, CallSpec, Called, Callee, GroupCallError, OnResult, RpcInitError, RpcWorker, Shutdown,
 };
+use rendezvous_rpc::membership::error::MembershipError;
 use rendezvous_rpc::name::{WorkerInfo, WorkerName};
 use rendezvous_rpc::options::{OptionsError, RpcOptions};
 use std::ffi::c_void;
@@ -406,34 +406,34 @@ impl RpcWorker for AgentCode {
         &self.me
     }
 
-    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
+    fn workers(&self) -> Result<Vec<WorkerInfo>, MembershipError> {
         let mut answer = rdzv_rpc_answer::default();
         let Some(list_workers) = self.vtable.list_workers else { return Ok(Vec::new()) };
         let refused = || {
             let fault = self.recursion();
-            AgentError::Foreign { status: fault.status, message: fault.message.as_str().into() }
+            MembershipError::Foreign { status: fault.status, message: fault.message.as_str().into() }
         };
         let inside = self.enter().ok_or_else(refused)?;
         // SAFETY: the vtable was supplied for this call.
         let status = unsafe { list_workers(self.owned.user_data, &raw mut answer) };
         drop(inside);
         if let Some((status, message)) = refusal(&self.backend, status, &mut answer) {
-            return Err(AgentError::Foreign { status, message });
+            return Err(MembershipError::Foreign { status, message });
         }
         WorkerInfo::sort(&mut answer.workers);
         Ok(answer.workers)
     }
 
-    fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
+    fn shutdown(&self, how: Shutdown) -> Result<(), MembershipError> {
         let Some(shutdown) = self.vtable.shutdown else { return Ok(()) };
         let mut answer = rdzv_rpc_answer::default();
-        let inside = self.enter().ok_or(AgentError::Reentrant)?;
+        let inside = self.enter().ok_or(MembershipError::Reentrant)?;
         // SAFETY: the vtable was supplied for this call.
         let status = unsafe { shutdown(self.owned.user_data, how_of(how), &raw mut answer) };
         self.has_ended.store(true, Ordering::Release);
         drop(inside);
         refusal(&self.backend, status, &mut answer)
-            .map_or(Ok(()), |(status, message)| Err(AgentError::Foreign { status, message }))
+            .map_or(Ok(()), |(status, message)| Err(MembershipError::Foreign { status, message }))
     }
 
     fn begin_call(&self, call: CallSpec<'_>, completion: OnResult) -> Result<Begun, GroupCallError> {

@@ -14,18 +14,16 @@ mod error;
 mod life;
 pub mod liveness_key;
 
-pub use error::{AgentError, Callees, NotCallable, has_left, unless_abandoned};
+pub use error::NotCallable;
 pub use life::{Life, LifeEvent};
 
 use super::connection::{CallError, CallFailure, ConnectionError, Refusal, Status};
-use super::device::DeviceKind;
 use super::device_map::Group;
 use super::membership::change::{Change, Members, WorkerLocation, encode_change};
-use super::membership::changing::{self, ChangingGroup, ChangingOptions, MemberPresence, NoAnswer};
-use super::membership::error::{Absent, MembershipError};
-use super::membership::fixed::{FixedGroup, FixedOutput};
-use super::membership::token::TokenTimes;
-use super::membership::{Liveness, Member, Reply, StoreStep};
+use super::membership::changing::{self, ChangingGroup, MemberPresence, NoAnswer};
+use super::membership::error::{Absent, Callees, MembershipError, has_left};
+use super::membership::fixed::FixedGroup;
+use super::membership::{Member, MemberOptions, Output as GroupOutput, Reply, StoreStep};
 use super::name::{WorkerInfo, WorkerName};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -52,25 +50,6 @@ pub const HANDLERS: [&str; 4] = [CARD_HANDLER, CHANGE_HANDLER, REACH_HANDLER, RE
 const REACH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time by which the others' timeout exceeds the leader's.
 const ANSWER_SLACK: Duration = Duration::from_secs(5);
-
-/// Options of an [`Agent`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentOptions {
-    /// Name, number, devices, and the address at which the worker accepts calls already.
-    pub member: Member,
-    /// Number of workers of a static group; `None` for a dynamic group.
-    pub world_size: Option<u16>,
-    /// Kind of device that the group counts.
-    pub accelerator: DeviceKind,
-    /// Timeout of joining, and of leaving.
-    pub timeout: Duration,
-    /// Times of the heartbeats of a worker that changes a dynamic group.
-    pub times: TokenTimes,
-    /// Whether the workers have liveness keys.
-    pub liveness: Liveness,
-    /// Random number that distinguishes this process from others with its name.
-    pub nonce: u64,
-}
 
 /// Inputs of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +125,7 @@ pub enum Output {
     /// The group has changed.
     Event(GroupEvent),
     /// The worker is not in a group any more. This is the last output.
-    Over(Result<(), AgentError>),
+    Over(Result<(), MembershipError>),
 }
 
 /// Call of one of the library's own handlers at another worker.
@@ -274,21 +253,22 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts to join.
+    /// Starts to join a group of `world_size` workers, or a dynamic one.
     ///
     /// # Errors
     /// The worker's number is not below the world size.
-    pub fn new(now: Instant, options: AgentOptions) -> Result<Self, MembershipError> {
-        let AgentOptions { member, world_size, accelerator, timeout, times, liveness, nonce } = options;
-        let me = member.clone();
+    pub fn new(
+        now: Instant,
+        options: MemberOptions,
+        world_size: Option<u16>,
+    ) -> Result<Self, MembershipError> {
+        let (me, timeout) = (options.member.clone(), options.timeout);
         let membership = match world_size {
             Some(size) => {
+                let MemberOptions { member, accelerator, .. } = options;
                 Membership::Fixed(Box::new(FixedGroup::new(now, member, size, accelerator, timeout)?))
             }
-            None => {
-                let options = ChangingOptions { member, accelerator, timeout, times, liveness, nonce };
-                Membership::Changing(Box::new(ChangingGroup::new(now, options)))
-            }
+            None => Membership::Changing(Box::new(ChangingGroup::new(now, options))),
         };
         let mut agent = Self {
             me,
@@ -443,7 +423,7 @@ impl Agent {
             Input::Drained => self.drained(now),
             Input::Cut(callees) => self.cut = Callees::of(callees),
             Input::Cancel => self.cancel(now),
-            Input::Abandon => self.fail(AgentError::Abandoned),
+            Input::Abandon => self.fail(MembershipError::Abandoned),
         }
         self.look_at_membership(now);
         self.look_at_suspects(now);
@@ -463,9 +443,9 @@ impl Agent {
         next.is_some()
     }
 
-    fn fail(&mut self, error: AgentError) {
+    fn fail(&mut self, error: MembershipError) {
         if self.go(LifeEvent::Fault) {
-            if matches!(self.membership, Membership::Fixed(_)) && error != AgentError::Abandoned {
+            if matches!(self.membership, Membership::Fixed(_)) && error != MembershipError::Abandoned {
                 // Its end is not a death: the others learn the reason of the failure from the store themselves.
                 self.outputs.push_back(Output::MarkLeaving);
             }
@@ -477,7 +457,7 @@ impl Agent {
         }
     }
 
-    fn finish(&mut self, message: Box<str>, end: Result<(), AgentError>) {
+    fn finish(&mut self, message: Box<str>, end: Result<(), MembershipError>) {
         self.calls.clear();
         let notified = core::mem::take(&mut self.notified);
         self.outputs.extend(notified.iter().map(|notified| Output::Decline(notified.number())));
@@ -492,36 +472,31 @@ impl Agent {
 
     fn look_at_membership(&mut self, now: Instant) {
         while self.life != Life::Over {
-            match &mut self.membership {
-                Membership::Fixed(group) => match group.poll_output() {
-                    None => return,
-                    Some(FixedOutput::Store(step)) => self.outputs.push_back(Output::Store(step)),
-                    Some(FixedOutput::Joined) => self.joined(),
-                    Some(FixedOutput::Left) => self.left(),
-                    Some(FixedOutput::Failed(error)) => self.fail(error.into()),
-                },
-                Membership::Changing(group) => match group.poll_output() {
-                    None => return,
-                    Some(changing::Output::Store(step)) => self.outputs.push_back(Output::Store(step)),
-                    Some(changing::Output::Ask(of)) => {
-                        let purpose = Purpose::Card(of.worker.name.clone());
-                        self.call(of, CARD_HANDLER, Vec::new(), self.deadline.max(now), purpose);
-                    }
-                    Some(changing::Output::CheckAlive(of, until)) => {
-                        let purpose = Purpose::Victim(of.worker.name.clone());
-                        self.call(of, REACH_HANDLER, Vec::new(), until, purpose);
-                    }
-                    Some(changing::Output::Notify(to, change)) => {
-                        let purpose = Purpose::Notify(to.worker.name.clone());
-                        // A worker that undoes its join because its deadline passed still notifies the others of that.
-                        let until = self.deadline.max(now + REACH_TIMEOUT);
-                        self.call(to, CHANGE_HANDLER, encode_change(&change), until, purpose);
-                    }
-                    Some(changing::Output::Joined) => self.joined(),
-                    Some(changing::Output::Changed(change)) => self.report_change(&change),
-                    Some(changing::Output::Left) => self.left(),
-                    Some(changing::Output::Failed(error)) => self.fail(error.into()),
-                },
+            let output = match &mut self.membership {
+                Membership::Fixed(group) => group.poll_output(),
+                Membership::Changing(group) => group.poll_output(),
+            };
+            match output {
+                None => return,
+                Some(GroupOutput::Store(step)) => self.outputs.push_back(Output::Store(step)),
+                Some(GroupOutput::Ask(of)) => {
+                    let purpose = Purpose::Card(of.worker.name.clone());
+                    self.call(of, CARD_HANDLER, Vec::new(), self.deadline.max(now), purpose);
+                }
+                Some(GroupOutput::CheckAlive(of, until)) => {
+                    let purpose = Purpose::Victim(of.worker.name.clone());
+                    self.call(of, REACH_HANDLER, Vec::new(), until, purpose);
+                }
+                Some(GroupOutput::Notify(to, change)) => {
+                    let purpose = Purpose::Notify(to.worker.name.clone());
+                    // A worker that undoes its join because its deadline passed still notifies the others of that.
+                    let until = self.deadline.max(now + REACH_TIMEOUT);
+                    self.call(to, CHANGE_HANDLER, encode_change(&change), until, purpose);
+                }
+                Some(GroupOutput::Joined) => self.joined(),
+                Some(GroupOutput::Changed(change)) => self.report_change(&change),
+                Some(GroupOutput::Left) => self.left(),
+                Some(GroupOutput::Failed(error)) => self.fail(error),
             }
         }
     }
@@ -618,7 +593,7 @@ impl Agent {
         if self.go(LifeEvent::Left) {
             self.outputs.push_back(Output::MarkLeaving);
             let callees = core::mem::take(&mut self.cut);
-            let end = if callees.count > 0 { Err(AgentError::CallsCut { callees }) } else { Ok(()) };
+            let end = if callees.count > 0 { Err(MembershipError::CallsCut { callees }) } else { Ok(()) };
             self.finish("this worker has left the group".into(), end);
         }
     }
@@ -647,7 +622,7 @@ impl Agent {
                 self.hand_on(now, changing::Input::Cancel);
             }
             _ if matches!(self.life, Life::Joining | Life::Meeting) => {
-                self.fail(MembershipError::Cancelled.into());
+                self.fail(MembershipError::Cancelled);
             }
             _ => {}
         }
@@ -663,9 +638,14 @@ impl Agent {
                 let error = if leader == self.me.worker {
                     let (missing, world_size) = (self.not_ready(), self.members().len());
                     let absent = Absent::of(missing.iter().copied(), self.timeout).named(self.members());
-                    AgentError::NotMet { leader, arrived: world_size - missing.len(), world_size, absent }
+                    MembershipError::NotMet {
+                        leader,
+                        arrived: world_size - missing.len(),
+                        world_size,
+                        absent,
+                    }
                 } else {
-                    AgentError::Leader { leader, message: "it did not respond by the deadline".into() }
+                    MembershipError::Leader { leader, message: "it did not respond by the deadline".into() }
                 };
                 self.fail(error);
             }
@@ -734,7 +714,7 @@ impl Agent {
                 (Ok(_), _) => self.met(),
                 (Err(why), Some(leader)) => {
                     let (leader, message) = (leader.worker, why.to_string().into());
-                    self.fail(AgentError::Leader { leader, message });
+                    self.fail(MembershipError::Leader { leader, message });
                 }
                 (Err(_), None) => {}
             },

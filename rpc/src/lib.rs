@@ -98,11 +98,12 @@ pub use driver::{
 };
 #[doc(inline)]
 pub use {
-    agent::{AgentError, GroupEvent},
+    agent::GroupEvent,
     connection::{CallError, CallFailure, ConnectionError, Status},
     device::{Device, DeviceKind},
     device_map::DeviceMap,
     handlers::HandlerError,
+    membership::error::MembershipError,
     membership::observer::{Observation, ObserverError},
     name::{WorkerInfo, WorkerName},
     options::RpcOptions,

@@ -14,12 +14,15 @@ pub mod keys;
 pub mod observer;
 pub mod token;
 
+use crate::device::DeviceKind;
 use crate::device_map::NodeDevices;
 use crate::name::WorkerInfo;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use change::WorkerLocation;
-use rendezvous_core::time::Instant;
+use change::{Change, WorkerLocation};
+use error::MembershipError;
+use rendezvous_core::time::{Duration, Instant};
+use token::TokenTimes;
 
 /// Operation on the store. Keys are relative to the group's prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,4 +93,42 @@ impl Member {
     pub fn location(&self) -> WorkerLocation {
         WorkerLocation { worker: self.worker.clone(), address: self.address.clone() }
     }
+}
+
+/// Options of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberOptions {
+    /// Name, number, devices, and the address at which it accepts calls already.
+    pub member: Member,
+    /// Kind of device that the group counts.
+    pub accelerator: DeviceKind,
+    /// Timeout of joining, and of leaving.
+    pub timeout: Duration,
+    /// Times of the heartbeats of a worker that changes a dynamic group.
+    pub times: TokenTimes,
+    /// Whether the members have liveness keys in the store.
+    pub liveness: Liveness,
+    /// Random number that distinguishes this process from others with its name.
+    pub nonce: u64,
+}
+
+/// Actions of a group for the driver. A static group has no calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Execute this step and report the reply; no other step follows before that.
+    Store(StoreStep),
+    /// Ask the worker whether it is a member that is neither joining nor leaving, with this deadline.
+    CheckAlive(WorkerLocation, Instant),
+    /// Request the worker's card.
+    Ask(WorkerLocation),
+    /// Notify the worker of this change.
+    Notify(WorkerLocation, Change),
+    /// This worker is a member, and the members are known.
+    Joined,
+    /// Other members joined or left.
+    Changed(Change),
+    /// This worker has left, as its caller wanted; in a static group all workers have finished.
+    Left,
+    /// This worker is not a member and will not become one, or left before all others had finished.
+    Failed(MembershipError),
 }

@@ -2,7 +2,7 @@
 
 use super::liveness_key::{self, Vanished};
 use super::{
-    Agent, AgentError, GroupEvent, Life, Membership, Output, Purpose, REACH_HANDLER, REACH_TIMEOUT,
+    Agent, GroupEvent, Life, Membership, MembershipError, Output, Purpose, REACH_HANDLER, REACH_TIMEOUT,
     WatchState,
 };
 use crate::membership::Member;
@@ -112,7 +112,7 @@ impl Agent {
         {
             // The other members are not known yet, and the group cannot form without this worker.
             let (worker, why) = (WorkerInfo { name: liveness_key.name, id }, liveness_key::VANISHED.into());
-            return self.fail(AgentError::PeerDied { worker, phase: "the group was forming", why });
+            return self.fail(MembershipError::PeerDied { worker, phase: "the group was forming", why });
         }
         self.mark_dead(&liveness_key.name, &liveness_key.address, liveness_key::VANISHED);
     }
@@ -181,7 +181,7 @@ impl Agent {
         };
         if let Some(death) = self.deaths.first() {
             let (worker, why) = (death.location.worker.clone(), death.why.clone());
-            self.fail(AgentError::PeerDied { worker, phase, why });
+            self.fail(MembershipError::PeerDied { worker, phase, why });
         }
     }
 

@@ -6,8 +6,11 @@ mod living;
 mod simulation;
 
 use super::*;
+use crate::device::DeviceKind;
 use crate::device_map::NodeDevices;
+use crate::membership::Liveness;
 use crate::membership::keys;
+use crate::membership::token::TokenTimes;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use rendezvous_core::rng::Rng;
@@ -51,7 +54,7 @@ struct Node {
     parted: Vec<String>,
     /// Callees of its program's pending calls, for which it waits when it leaves.
     busy_at: Vec<WorkerInfo>,
-    over: Option<Result<(), AgentError>>,
+    over: Option<Result<(), MembershipError>>,
 }
 
 struct World {
@@ -140,16 +143,15 @@ impl World {
 
     fn spawn_as(&mut self, name: &'static str, member: Member, world_size: Option<u16>) -> usize {
         let (location, address) = (self.nodes.len(), member.address.clone());
-        let options = AgentOptions {
+        let options = MemberOptions {
             member,
-            world_size,
             accelerator: DeviceKind::CUDA,
             timeout: TIMEOUT,
             times: TokenTimes::default(),
             liveness: self.has_signs.liveness(),
             nonce: self.rng.next_u64(),
         };
-        let agent = Agent::new(self.now, options).expect("a worker of the group");
+        let agent = Agent::new(self.now, options, world_size).expect("a worker of the group");
         let liveness_key = agent.liveness_key();
         self.nodes.push(Node {
             name,
@@ -605,7 +607,7 @@ fn a_shut_down_worker_answers_nobody_and_calls_that_do_not_end_are_ended() {
     assert_eq!((agent.life, agent.poll_output()), (Life::Leaving, Some(Output::CutCalls(message))));
     agent.handle(at, Input::Abandon);
     let outputs: Vec<Output> = core::iter::from_fn(|| agent.poll_output()).collect();
-    assert_eq!(outputs.last(), Some(&Output::Over(Err(AgentError::Abandoned))));
+    assert_eq!(outputs.last(), Some(&Output::Over(Err(MembershipError::Abandoned))));
     for handler in HANDLERS {
         let called = Called { from: worker("b"), handler: handler.into(), payload: Box::default() };
         agent.handle(at, Input::Called(7, called));
@@ -651,9 +653,8 @@ fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
     assert_eq!(outputs.iter().filter(|output| **output == Output::AdmitAgain).count(), 1);
 
     let member = newcomer("a", 0, "a@0").expect("a member");
-    let options = AgentOptions {
+    let options = MemberOptions {
         member,
-        world_size: Some(1),
         accelerator: DeviceKind::CUDA,
         timeout: TIMEOUT,
         times: TokenTimes::default(),
@@ -661,7 +662,7 @@ fn who_was_heard_before_a_static_group_was_complete_is_asked_for_again() {
         nonce: 7,
     };
     let mut world = World::new(15, Signing::None);
-    let mut agent = Agent::new(world.now, options).expect("a worker");
+    let mut agent = Agent::new(world.now, options, Some(1)).expect("a worker");
     let mut asked_again = 0;
     while agent.life != Life::Member {
         match agent.poll_output().expect("it goes on") {

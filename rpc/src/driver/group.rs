@@ -12,6 +12,7 @@ mod store_connection;
 mod worker;
 mod worker_threads;
 
+use crate::membership::error::MembershipError;
 pub use crate::shutdown::Shutdown;
 pub use context::{RpcContext, RpcInit, TcpBackend};
 pub use observing::{GroupObserver, ObserverOptions, ObservingError};
@@ -19,7 +20,7 @@ pub use pending::PendingCall;
 pub use shared::{Callee, CalleeName, GroupCallError};
 pub use worker::{CallCanceller, RpcAgent, TcpOptions};
 
-use crate::agent::{AgentError, GroupEvent};
+use crate::agent::GroupEvent;
 use crate::driver::calls::Payload;
 use crate::driver::calls::handling::Wanted;
 use crate::handlers::HandlerError;
@@ -118,13 +119,13 @@ pub trait RpcWorker: Send + Sync {
     ///
     /// # Errors
     /// A custom backend failed.
-    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError>;
+    fn workers(&self) -> Result<Vec<WorkerInfo>, MembershipError>;
 
     /// Ends the worker.
     ///
     /// # Errors
-    /// It did not end as it should. It has ended nevertheless, except for [`AgentError::Reentrant`].
-    fn shutdown(&self, how: Shutdown) -> Result<(), AgentError>;
+    /// It did not end as it should. It has ended nevertheless, except for [`MembershipError::Reentrant`].
+    fn shutdown(&self, how: Shutdown) -> Result<(), MembershipError>;
 
     /// Ends the worker at once without notifying the others, on any thread. What cannot be waited for on this thread
     /// ends by itself.
@@ -133,7 +134,7 @@ pub trait RpcWorker: Send + Sync {
     }
 
     /// Returns how it ended, if it has and that is known; an abrupt end is not a failure.
-    fn end(&self) -> Option<Result<(), AgentError>> {
+    fn end(&self) -> Option<Result<(), MembershipError>> {
         None
     }
 
@@ -211,7 +212,7 @@ pub enum RpcInitError {
     Handlers(#[from] HandlerError),
     /// The worker did not become a member.
     #[error(transparent)]
-    Agent(#[from] AgentError),
+    Agent(#[from] MembershipError),
     /// The store did not respond within any of its deadlines.
     #[error("the worker did not join: the store at {store} does not respond")]
     Stuck {

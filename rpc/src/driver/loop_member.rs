@@ -1,6 +1,6 @@
 //! Workers of RPC groups as members of an event loop: their threads queue events until the loop takes them.
 
-use crate::agent::{AgentError, GroupEvent, NotCallable, unless_abandoned};
+use crate::agent::{GroupEvent, NotCallable};
 use crate::connection::Status;
 use crate::driver::calls::handling::{HandlerFn, Request, Responder};
 use crate::driver::group::{
@@ -9,6 +9,7 @@ use crate::driver::group::{
 };
 use crate::inbox::ending::{Ending, GroupState, Keeper, Step};
 use crate::inbox::{Inbox, InboxLimits, NotBegun, Put};
+use crate::membership::error::{MembershipError, unless_abandoned};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::ToString;
@@ -42,7 +43,7 @@ pub enum RpcEvent {
     /// A worker joined, left or died.
     Group(GroupEvent),
     /// The worker has ended. This is its last event.
-    Over(Result<(), AgentError>),
+    Over(Result<(), MembershipError>),
 }
 
 /// Owner of the context in which a worker is created and ended.
@@ -84,7 +85,7 @@ enum QueueItem {
     Answer(u64, GroupResult),
     Request(Request, Responder),
     Group(GroupEvent),
-    Over(Result<(), AgentError>),
+    Over(Result<(), MembershipError>),
 }
 
 /// Queue between a worker's threads and the loop.
@@ -148,10 +149,10 @@ impl RequestQueue {
 }
 
 /// Runs code of the program or of the library; a panic becomes the error of a worker's end.
-fn caught<T>(what: &str, code: impl FnOnce() -> T) -> Result<T, AgentError> {
+fn caught<T>(what: &str, code: impl FnOnce() -> T) -> Result<T, MembershipError> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| {
         let message = format!("the thread that {what} panicked: {}", panic_text(&*panic));
-        AgentError::Panicked { message: message.into() }
+        MembershipError::Panicked { message: message.into() }
     })
 }
 

@@ -12,9 +12,8 @@ pub use phase::{Phase, PhaseEvent};
 use super::change::{Change, Members, WorkerLocation};
 use super::error::MembershipError;
 use super::keys::{self, Aim};
-use super::token::{Token, TokenState, TokenTimes};
-use super::{Liveness, Member, Reply, StoreStep};
-use crate::device::DeviceKind;
+use super::token::{Token, TokenState};
+use super::{MemberOptions, Output, Reply, StoreStep};
 use crate::device_map::{Group, GroupKind, NodeDevices};
 use crate::name::{WorkerInfo, WorkerName};
 use alloc::boxed::Box;
@@ -26,23 +25,6 @@ use rendezvous_core::time::{Duration, Instant};
 /// Maximum number of changes of the list by other processes while this one holds the token. PyTorch's protocol forbids
 /// any.
 const RACES_MAX: u32 = 16;
-
-/// Options of a member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChangingOptions {
-    /// Name, number, devices, and the address at which it accepts calls already.
-    pub member: Member,
-    /// Kind of device that the group counts.
-    pub accelerator: DeviceKind,
-    /// Timeout of joining, and of leaving.
-    pub timeout: Duration,
-    /// Times of heartbeats.
-    pub times: TokenTimes,
-    /// Whether the members have liveness keys in the store.
-    pub liveness: Liveness,
-    /// Random number that distinguishes this process from others with its name.
-    pub nonce: u64,
-}
 
 /// Timeout of the response of a member whose liveness key is absent: it is probably dead or paused.
 const ABSENCE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -89,27 +71,6 @@ pub enum Input {
     Leave,
     /// The caller has cancelled the join.
     Cancel,
-}
-
-/// Actions for the driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// Execute this step and report [`Input::Stored`]; no other step follows before that.
-    Store(StoreStep),
-    /// Ask the worker whether it is a member that is neither joining nor leaving, with this deadline.
-    CheckAlive(WorkerLocation, Instant),
-    /// Request the worker's card.
-    Ask(WorkerLocation),
-    /// Notify the worker of this change.
-    Notify(WorkerLocation, Change),
-    /// This worker is a member, and [`ChangingGroup::members`] are known.
-    Joined,
-    /// Other members joined or left.
-    Changed(Change),
-    /// This worker has left, as its caller wanted.
-    Left,
-    /// This worker is not a member and will not become one.
-    Failed(MembershipError),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +120,7 @@ impl Peer {
 /// State machine of one member of a dynamic group.
 #[derive(Clone, Debug)]
 pub struct ChangingGroup {
-    options: ChangingOptions,
+    options: MemberOptions,
     phase: Phase,
     token: Token,
     rng: Rng,
@@ -184,7 +145,7 @@ pub struct ChangingGroup {
 impl ChangingGroup {
     /// Starts to join.
     #[must_use]
-    pub fn new(now: Instant, options: ChangingOptions) -> Self {
+    pub fn new(now: Instant, options: MemberOptions) -> Self {
         let mut rng = Rng::new(options.nonce);
         let deadline = now + options.timeout;
         let name = options.member.worker.name.clone();

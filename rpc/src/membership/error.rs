@@ -8,7 +8,7 @@ use crate::membership::keys::RosterError;
 use crate::name::{WorkerInfo, WorkerName};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::{fmt, slice};
+use core::fmt;
 use rendezvous_core::time::{Duration, Seconds};
 
 /// Maximum number of absent members that an error lists; the others are counted.
@@ -59,7 +59,60 @@ impl fmt::Display for Absent {
     }
 }
 
-/// Reason why a worker is not, or no longer, a member of its group.
+/// Maximum number of callees that an error lists; the others are counted.
+const CALLEES_LISTED_MAX: usize = 16;
+
+/// Callees of pending calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Callees {
+    /// Callees with the lowest numbers, in ascending order.
+    pub listed: Vec<WorkerInfo>,
+    /// Number of callees, including those not listed.
+    pub count: usize,
+}
+
+impl Callees {
+    /// Creates a list from workers that may occur several times.
+    #[must_use]
+    pub fn of(mut workers: Vec<WorkerInfo>) -> Self {
+        WorkerInfo::sort(&mut workers);
+        workers.dedup();
+        let count = workers.len();
+        workers.truncate(CALLEES_LISTED_MAX);
+        Self { listed: workers, count }
+    }
+}
+
+impl fmt::Display for Callees {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (location, worker) in self.listed.iter().enumerate() {
+            write!(f, "{}{worker}", if location == 0 { "" } else { ", " })?;
+        }
+        match self.count.saturating_sub(self.listed.len()) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// Maps the end of a worker that may have been ended abruptly to success.
+///
+/// # Errors
+/// Any other failure.
+pub fn unless_abandoned(end: Result<(), MembershipError>) -> Result<(), MembershipError> {
+    match end {
+        Err(MembershipError::Abandoned) => Ok(()),
+        end => end,
+    }
+}
+
+/// Whether the worker has left normally, so that it responds to its pending requests.
+#[must_use]
+pub const fn has_left(end: &Result<(), MembershipError>) -> bool {
+    matches!(end, Ok(()) | Err(MembershipError::CallsCut { .. }))
+}
+
+/// Reason why a worker is not, or no longer, a member of its group, or did not leave it as it should.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipError {
     /// The group is of the other kind.
@@ -224,21 +277,87 @@ pub enum MembershipError {
         /// Message of the store.
         message: Box<str>,
     },
+    /// Members of a static group did not call its leader in time.
+    #[error("{arrived} of {world_size} workers called {leader} in {}s; missing: {absent}", Seconds(.absent.waited))]
+    NotMet {
+        /// The leader: the member with the first name.
+        leader: WorkerInfo,
+        /// Number of members that called, including the leader.
+        arrived: usize,
+        /// Number of members of the group.
+        world_size: usize,
+        /// Members that did not call.
+        absent: Absent,
+    },
+    /// The leader of a static group cannot be called, or was not called by all members.
+    #[error("{leader}, which all workers must call before the group starts: {message}")]
+    Leader {
+        /// The leader.
+        leader: WorkerInfo,
+        /// Description of the failure.
+        message: Box<str>,
+    },
+    /// A worker died while a static group was forming, starting or ending, which needs all members.
+    #[error("{worker} died while {phase}: {why}")]
+    PeerDied {
+        /// The worker.
+        worker: WorkerInfo,
+        /// What the group was doing.
+        phase: &'static str,
+        /// How its death was detected.
+        why: Box<str>,
+    },
+    /// The worker was shut down without notifying the others.
+    #[error("this worker was shut down")]
+    Abandoned,
+    /// The worker has left its group, with calls pending at the deadline of draining.
+    #[error(
+        "the worker has left its group, and its timeout passed before these workers responded: {callees}"
+    )]
+    CallsCut {
+        /// Callees of those calls.
+        callees: Callees,
+    },
+    /// The worker did not leave its group: the store did not respond within any of its deadlines.
+    #[error("the worker ended without its leave: the store at {store} does not respond")]
+    Stuck {
+        /// Address of the store.
+        store: Box<str>,
+    },
+    /// A thread of the library panicked or failed, and the worker ended. This is a bug of the library.
+    #[error("the worker ended: {message}")]
+    Panicked {
+        /// Name of the thread, and message of the panic.
+        message: Box<str>,
+    },
+    /// A handler or callback of the worker has tried to end it, which would deadlock. The worker continues.
+    #[error("a worker cannot be ended within one of its own handlers or callbacks")]
+    Reentrant,
+    /// Error of a custom backend.
+    #[error("{message}")]
+    Foreign {
+        /// Status code of the backend.
+        status: i32,
+        /// Message of the backend.
+        message: Box<str>,
+    },
 }
 
 impl MembershipError {
     /// Returns the names of the workers that caused the error, as far as they are known.
     #[must_use]
-    pub fn names(&self) -> &[WorkerName] {
+    pub fn names(&self) -> Vec<&WorkerName> {
         match self {
-            Self::NotUnique { name } | Self::Shared { name, .. } => slice::from_ref(name),
-            Self::Devices(error) => slice::from_ref(error.node()),
+            Self::NotUnique { name } | Self::Shared { name, .. } => Vec::from([name]),
+            Self::Devices(error) => Vec::from([error.node()]),
             Self::OtherCard { wanted: worker, .. }
             | Self::Unanswered { worker, .. }
             | Self::Held { worker, .. }
-            | Self::Begun { worker, .. } => slice::from_ref(&worker.name),
-            Self::Absent { absent, .. } | Self::AbsentAtShutdown { absent, .. } => &absent.names,
-            _ => &[],
+            | Self::Begun { worker, .. }
+            | Self::Leader { leader: worker, .. }
+            | Self::PeerDied { worker, .. } => Vec::from([&worker.name]),
+            Self::CallsCut { callees } => callees.listed.iter().map(|worker| &worker.name).collect(),
+            _ => self.absent().into_iter().flat_map(|absent| &absent.names).collect(),
         }
     }
 
@@ -246,7 +365,9 @@ impl MembershipError {
     #[must_use]
     pub const fn absent(&self) -> Option<&Absent> {
         match self {
-            Self::Absent { absent, .. } | Self::AbsentAtShutdown { absent, .. } => Some(absent),
+            Self::Absent { absent, .. }
+            | Self::AbsentAtShutdown { absent, .. }
+            | Self::NotMet { absent, .. } => Some(absent),
             _ => None,
         }
     }
@@ -258,8 +379,7 @@ impl MembershipError {
             Self::Shared { first, second, .. } => Vec::from([*first, *second]),
             Self::IdTaken { id, .. } => Vec::from([*id]),
             Self::Held { worker, .. } | Self::Begun { worker, .. } => Vec::from([worker.id]),
-            Self::Absent { absent, .. } | Self::AbsentAtShutdown { absent, .. } => absent.listed.clone(),
-            _ => Vec::new(),
+            _ => self.absent().map(|absent| absent.listed.clone()).unwrap_or_default(),
         }
     }
 }

@@ -7,7 +7,7 @@
 use super::change::{Change, Members, decode_change, encode_change};
 use super::error::{Absent, MembershipError};
 use super::keys;
-use super::{Member, Reply, StoreStep};
+use super::{Member, Output, Reply, StoreStep};
 use crate::device::DeviceKind;
 use crate::device_map::{Group, GroupKind};
 use crate::exchange::ExchangeError;
@@ -119,19 +119,6 @@ impl FixedState {
     }
 }
 
-/// Actions for the driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FixedOutput {
-    /// Execute this step and report the reply.
-    Store(StoreStep),
-    /// This worker is a member, and [`FixedGroup::members`] are known.
-    Joined,
-    /// All workers have finished; this one is not a member any more.
-    Left,
-    /// Joining failed, or the worker left before all others had finished.
-    Failed(MembershipError),
-}
-
 /// State machine of one member of a static group.
 #[derive(Clone, Debug)]
 pub struct FixedGroup {
@@ -145,7 +132,7 @@ pub struct FixedGroup {
     /// Address of another worker with this one's name.
     other: Box<str>,
     members: Members,
-    output: Option<FixedOutput>,
+    output: Option<Output>,
 }
 
 impl FixedGroup {
@@ -176,7 +163,7 @@ impl FixedGroup {
             members: Members::default(),
             output: None,
         };
-        group.output = group.step().map(FixedOutput::Store);
+        group.output = group.step().map(Output::Store);
         Ok(group)
     }
 
@@ -194,7 +181,7 @@ impl FixedGroup {
     }
 
     /// Returns the next action.
-    pub const fn poll_output(&mut self) -> Option<FixedOutput> {
+    pub const fn poll_output(&mut self) -> Option<Output> {
         self.output.take()
     }
 
@@ -210,15 +197,15 @@ impl FixedGroup {
         let Some(next) = self.state.on(event) else { return };
         self.state = next;
         self.output = match next {
-            FixedState::Member => Some(FixedOutput::Joined),
-            FixedState::Over => Some(FixedOutput::Left),
-            _ => self.step().map(FixedOutput::Store),
+            FixedState::Member => Some(Output::Joined),
+            FixedState::Over => Some(Output::Left),
+            _ => self.step().map(Output::Store),
         };
     }
 
     fn fail(&mut self, error: MembershipError) {
         self.state = self.state.on(FixedEvent::End).unwrap_or(self.state);
-        self.output = Some(FixedOutput::Failed(error));
+        self.output = Some(Output::Failed(error));
     }
 
     fn step(&self) -> Option<StoreStep> {

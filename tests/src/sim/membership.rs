@@ -11,13 +11,11 @@ use rendezvous_rpc::device::DeviceKind;
 use rendezvous_rpc::device_map::NodeDevices;
 use rendezvous_rpc::exchange::encode_card;
 use rendezvous_rpc::membership::change::{Change, WorkerLocation};
-use rendezvous_rpc::membership::changing::{
-    ChangingGroup, ChangingOptions, Input, MemberPresence, NoAnswer, Output, Phase,
-};
+use rendezvous_rpc::membership::changing::{ChangingGroup, Input, MemberPresence, NoAnswer, Phase};
 use rendezvous_rpc::membership::error::MembershipError;
 use rendezvous_rpc::membership::keys::{self, Aim};
 use rendezvous_rpc::membership::token::{TokenState, TokenTimes};
-use rendezvous_rpc::membership::{Liveness, Member, Reply, StoreStep};
+use rendezvous_rpc::membership::{Liveness, Member, MemberOptions, Output, Reply, StoreStep};
 use rendezvous_rpc::name::WorkerInfo;
 use std::collections::BTreeSet;
 
@@ -121,7 +119,7 @@ impl World {
     fn spawn(&mut self, name: &'static str) {
         let location = self.nodes.len();
         let address: Box<str> = format!("{name}@{location}").into();
-        let options = ChangingOptions {
+        let options = MemberOptions {
             member: member(name, id(name), &address),
             accelerator: DeviceKind::CUDA,
             timeout: Duration::from_secs(200),

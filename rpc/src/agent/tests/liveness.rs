@@ -156,7 +156,7 @@ fn a_worker_that_failed_for_a_death_is_not_named_as_dead_itself() {
         assert_eq!(agent.life, Life::Leaving);
         let died = |agent: &mut Agent| {
             core::iter::from_fn(|| agent.poll_output()).find_map(|output| match output {
-                Output::Over(Err(AgentError::PeerDied { worker, .. })) => Some(worker),
+                Output::Over(Err(MembershipError::PeerDied { worker, .. })) => Some(worker),
                 _ => None,
             })
         };

@@ -102,7 +102,7 @@ fn live(seed: u64, has_signs: Signing) -> (usize, usize) {
     }
     for node in world.nodes.iter().filter(|node| node.over.is_some()) {
         let is_fine = match node.over.as_ref().expect("it is over") {
-            Ok(()) | Err(AgentError::Membership(MembershipError::Cancelled)) => true,
+            Ok(()) | Err(MembershipError::Cancelled) => true,
             // Its notification crossed the end of a worker that had agreed.
             Err(error) => panic!("{}: {error}", node.name),
         };

@@ -6,7 +6,7 @@ use super::registry::{
 };
 use super::worker::{RpcAgent, TcpOptions};
 use super::{RpcInitError, RpcWorker};
-use crate::agent::AgentError;
+use crate::membership::error::MembershipError;
 use crate::name::{WorkerInfo, WorkerName};
 use crate::options::{OptionsError, RpcOptions};
 use crate::shutdown::Shutdown;
@@ -299,8 +299,8 @@ impl RpcContext {
     /// Ends the worker of this context, which may have another one afterwards. Does nothing if there is none.
     ///
     /// # Errors
-    /// It did not end as it should. It has ended nevertheless, except for [`AgentError::Reentrant`].
-    pub fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
+    /// It did not end as it should. It has ended nevertheless, except for [`MembershipError::Reentrant`].
+    pub fn shutdown(&self, how: Shutdown) -> Result<(), MembershipError> {
         let Some(agent) = self.agent() else { return Ok(()) };
         self.end(&agent, how)
     }
@@ -311,9 +311,9 @@ impl RpcContext {
     ///
     /// # Errors
     /// As [`RpcContext::shutdown`].
-    pub fn end(&self, agent: &Arc<dyn RpcWorker>, how: Shutdown) -> Result<(), AgentError> {
+    pub fn end(&self, agent: &Arc<dyn RpcWorker>, how: Shutdown) -> Result<(), MembershipError> {
         let end = agent.shutdown(how);
-        if end != Err(AgentError::Reentrant) {
+        if end != Err(MembershipError::Reentrant) {
             if how == Shutdown::Graceful {
                 self.host_for_the_others(agent);
             }

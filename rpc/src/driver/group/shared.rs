@@ -1,17 +1,14 @@
 //! State that the threads of one worker share: state machine, connections, and waiting callers.
 
 use super::{AlreadyObserved, Listener, next_unless};
-use crate::agent::{
-    Agent, AgentError, Called, ControlCall, GroupEvent, Input, NotCallable, has_left, indicates_death,
-    no_answer,
-};
+use crate::agent::{Agent, Called, ControlCall, GroupEvent, Input, NotCallable, indicates_death, no_answer};
 use crate::connection::{CallError, Refusal, Status};
 use crate::driver::calls::calling::{Call, CallGuard, CallResult, RpcClient, RpcPeer};
 use crate::driver::calls::handling::{Request, Responder};
 use crate::membership::Member;
 use crate::membership::change::WorkerLocation;
 use crate::membership::changing::NoAnswer;
-use crate::membership::error::MembershipError;
+use crate::membership::error::{MembershipError, has_left};
 use crate::name::WorkerInfo;
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -169,7 +166,7 @@ pub enum GroupCallError {
 enum LifeStage {
     Joining,
     Member,
-    Over(Result<(), AgentError>),
+    Over(Result<(), MembershipError>),
 }
 
 /// Connection to the worker at one address.
@@ -568,7 +565,7 @@ impl GroupShared {
     pub(super) fn close(&self) {
         self.forget_routes();
         // If the reason is another one, the state machine has ended the calls before.
-        self.end_calls(&AgentError::Abandoned.to_string());
+        self.end_calls(&MembershipError::Abandoned.to_string());
     }
 
     pub(super) fn forget_routes(&self) {
@@ -659,9 +656,9 @@ impl GroupShared {
         self.panic.get().is_some()
     }
 
-    pub(super) fn over(&self, end: Result<(), AgentError>) {
+    pub(super) fn over(&self, end: Result<(), MembershipError>) {
         let end = match self.panic.get() {
-            Some(message) => Err(AgentError::Panicked { message: message.clone() }),
+            Some(message) => Err(MembershipError::Panicked { message: message.clone() }),
             None => end,
         };
         // A worker that has left completes its pending requests first.
@@ -693,7 +690,7 @@ impl GroupShared {
     }
 
     /// Waits until the worker is a member or has failed; `None` at the deadline.
-    pub(super) fn wait_joined(&self, until: Instant) -> Option<Result<(), AgentError>> {
+    pub(super) fn wait_joined(&self, until: Instant) -> Option<Result<(), MembershipError>> {
         let is_cancelled = || self.is_cancelled.load(Ordering::Relaxed);
         let mut life = self.wait(until, |life| matches!(life, LifeStage::Joining) && !is_cancelled());
         if let (LifeStage::Joining, true) = (&life, is_cancelled()) {
@@ -701,7 +698,7 @@ impl GroupShared {
             life = self.wait(until, |life| matches!(life, LifeStage::Joining));
         }
         match life {
-            LifeStage::Joining if is_cancelled() => Some(Err(MembershipError::Cancelled.into())),
+            LifeStage::Joining if is_cancelled() => Some(Err(MembershipError::Cancelled)),
             LifeStage::Joining => None,
             LifeStage::Member => Some(Ok(())),
             LifeStage::Over(end) => Some(end),
@@ -709,7 +706,7 @@ impl GroupShared {
     }
 
     /// Waits until the worker is not in a group any more; `None` at the deadline.
-    pub(super) fn wait_over(&self, until: Instant) -> Option<Result<(), AgentError>> {
+    pub(super) fn wait_over(&self, until: Instant) -> Option<Result<(), MembershipError>> {
         match self.wait(until, |life| !matches!(life, LifeStage::Over(_))) {
             LifeStage::Over(end) => Some(end),
             _ => None,

@@ -10,9 +10,7 @@ use super::{
 };
 #[cfg(test)]
 use crate::agent::ControlCall;
-use crate::agent::{
-    Agent, AgentError, AgentOptions, GroupEvent, HANDLERS, Input, NotCallable, liveness_key, unless_abandoned,
-};
+use crate::agent::{Agent, GroupEvent, HANDLERS, Input, NotCallable, liveness_key};
 use crate::connection::Status;
 use crate::device::{Device, DeviceKind};
 use crate::device_map::{DeviceMaps, NodeDevices};
@@ -23,9 +21,9 @@ use crate::driver::calls::serving::{RpcServer, RpcServerOptions};
 use crate::driver::calls::{Payload, failure_text};
 use crate::handlers::{HandlerError, Owner};
 use crate::membership::change::WorkerLocation;
-use crate::membership::error::MembershipError;
+use crate::membership::error::{MembershipError, unless_abandoned};
 use crate::membership::token::TokenTimes;
-use crate::membership::{Liveness, Member, group_id};
+use crate::membership::{Liveness, Member, MemberOptions, group_id};
 use crate::name::WorkerInfo;
 use crate::options::RpcOptions;
 use crate::shutdown::Shutdown;
@@ -130,7 +128,7 @@ impl RpcAgent {
         let start_guard = starts.on_cancel(move || ends.cancel());
         // After a cancellation, that is the reason, whatever error the cancelled step has.
         let go_on = || match starts.is_cancelled() {
-            true => Err(AgentError::from(MembershipError::Cancelled)),
+            true => Err(MembershipError::Cancelled),
             false => Ok(()),
         };
         let local = open_store(store, &me.name, &token);
@@ -140,7 +138,7 @@ impl RpcAgent {
         let store = Arc::new(store);
         let id = execute(&store, shared.clock(), &group_id::ask(random_seed()));
         go_on()?;
-        let group = group_id::group_id_from(&scope, id).map_err(AgentError::from)?;
+        let group = group_id::group_id_from(&scope, id)?;
         let weak = Arc::downgrade(&shared);
         let admit = move |claimed: &WorkerInfo| weak.upgrade().map_or(Ok(()), |shared| shared.admit(claimed));
         let server = RpcServerOptions {
@@ -165,16 +163,15 @@ impl RpcAgent {
             devices: options.devices().to_vec(),
         };
         let member = Member { worker: me.clone(), address: address.clone(), devices };
-        let machine = AgentOptions {
+        let machine = MemberOptions {
             member,
-            world_size,
             accelerator: tcp.accelerator,
             timeout: membership_timeout,
             times: tcp.times,
             liveness,
             nonce: random_seed(),
         };
-        let machine = Agent::new(shared.clock().now(), machine).map_err(AgentError::from)?;
+        let machine = Agent::new(shared.clock().now(), machine, world_size)?;
         let (liveness_key, here) = (machine.liveness_key().key(), liveness_key::here(me.id));
         shared.begin(machine, server.client());
         let liveness_watcher = match liveness {
@@ -372,13 +369,13 @@ impl RpcAgent {
 
     /// Returns how it ended, if it has and that was not returned before.
     #[must_use]
-    pub fn take_end(&self) -> Option<Result<(), AgentError>> {
+    pub fn take_end(&self) -> Option<Result<(), MembershipError>> {
         self.end().filter(|_| self.shared.take_end_once())
     }
 
     /// Returns how it ended, if it has.
     #[must_use]
-    pub fn end(&self) -> Option<Result<(), AgentError>> {
+    pub fn end(&self) -> Option<Result<(), MembershipError>> {
         self.shared.wait_over(self.shared.clock().now())
     }
 
@@ -387,11 +384,11 @@ impl RpcAgent {
     /// begun are rejected, and running pooled handlers are waited for, up to 30 s.
     ///
     /// # Errors
-    /// It did not end as it should, or calls were cut off ([`AgentError::CallsCut`]). It has ended nevertheless, except
-    /// for [`AgentError::Reentrant`]: within one of its own handlers or callbacks it continues.
-    pub fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
+    /// It did not end as it should, or calls were cut off ([`MembershipError::CallsCut`]). It has ended nevertheless, except
+    /// for [`MembershipError::Reentrant`]: within one of its own handlers or callbacks it continues.
+    pub fn shutdown(&self, how: Shutdown) -> Result<(), MembershipError> {
         if self.handling.is_around() {
-            return Err(AgentError::Reentrant);
+            return Err(MembershipError::Reentrant);
         }
         let ended_before = self.end();
         if ended_before.is_none() {
@@ -404,7 +401,7 @@ impl RpcAgent {
         let until = self.shared.clock().now() + self.membership_timeout * 2 + END_SLACK;
         let end = self.shared.wait_over(until).unwrap_or_else(|| {
             self.shared.push_input(Input::Abandon);
-            Err(AgentError::Stuck { store: self.store.current().peer().into() })
+            Err(MembershipError::Stuck { store: self.store.current().peer().into() })
         });
         self.close(how);
         match how {
@@ -440,7 +437,7 @@ impl RpcAgent {
 
     /// Returns how it ended, or `None` after `timeout`.
     #[cfg(test)]
-    pub(in crate::driver) fn await_end(&self, timeout: Duration) -> Option<Result<(), AgentError>> {
+    pub(in crate::driver) fn await_end(&self, timeout: Duration) -> Option<Result<(), MembershipError>> {
         self.shared.wait_over(self.shared.clock().now() + timeout)
     }
 
@@ -515,11 +512,11 @@ impl RpcWorker for RpcAgent {
         &self.me
     }
 
-    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
+    fn workers(&self) -> Result<Vec<WorkerInfo>, MembershipError> {
         Ok(Self::workers(self))
     }
 
-    fn shutdown(&self, how: Shutdown) -> Result<(), AgentError> {
+    fn shutdown(&self, how: Shutdown) -> Result<(), MembershipError> {
         Self::shutdown(self, how)
     }
 
@@ -527,7 +524,7 @@ impl RpcWorker for RpcAgent {
         Self::abandon(self);
     }
 
-    fn end(&self) -> Option<Result<(), AgentError>> {
+    fn end(&self) -> Option<Result<(), MembershipError>> {
         Self::end(self).map(unless_abandoned)
     }
 

@@ -3,9 +3,10 @@
 use super::liveness_watcher::LivenessWatcher;
 use super::shared::GroupShared;
 use super::steps::StepStore;
-use crate::agent::{AgentError, Input, Output};
+use crate::agent::{Input, Output};
 use crate::driver::calls::serving::Admission;
 use crate::membership::StoreStep;
+use crate::membership::error::MembershipError;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -49,7 +50,7 @@ impl GroupThreads {
             if on_result.has_panicked() {
                 on_result.close();
                 on_result.decline_all();
-                on_result.over(Err(AgentError::Abandoned));
+                on_result.over(Err(MembershipError::Abandoned));
             }
         })?;
         Ok(Self { group_thread: Some(group_thread), store_thread: Some(store_thread) })
@@ -119,7 +120,7 @@ impl GroupDriver {
         let outputs = self
             .shared
             .with_agent(|agent| core::iter::from_fn(|| agent.poll_output()).collect::<Vec<Output>>());
-        let mut end: ControlFlow<Result<(), AgentError>> = ControlFlow::Continue(());
+        let mut end: ControlFlow<Result<(), MembershipError>> = ControlFlow::Continue(());
         for output in outputs.into_iter().flatten() {
             match output {
                 Output::Store(step) => _ = self.steps.send(step),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::agent::{AgentError, GroupEvent};
+use crate::agent::GroupEvent;
 use crate::connection::{CallFailure, CallKind};
 use crate::driver::calls::handling::{Handling, Request, Responder, Run, Wanted};
 use crate::driver::group::tests::{server, store, worker};
@@ -64,9 +64,7 @@ fn next(events: &mut Loop) -> (MemberId, RpcEvent) {
 /// Whether it did not become a member because the join was cancelled.
 fn is_given_up(event: &RpcEvent) -> bool {
     match event {
-        RpcEvent::Joined(Err(RpcInitError::Agent(AgentError::Membership(error)))) => {
-            *error == MembershipError::Cancelled
-        }
+        RpcEvent::Joined(Err(RpcInitError::Agent(error))) => *error == MembershipError::Cancelled,
         RpcEvent::Joined(Err(RpcInitError::Store(error))) => error.kind() == ErrorKind::Cancelled,
         _ => false,
     }
@@ -101,7 +99,7 @@ fn failure(result: GroupResult) -> CallFailure {
     }
 }
 
-fn over(events: &mut Loop) -> (MemberId, Result<(), AgentError>) {
+fn over(events: &mut Loop) -> (MemberId, Result<(), MembershipError>) {
     loop {
         match next(events) {
             (id, RpcEvent::Over(end)) => return (id, end),
@@ -530,22 +528,22 @@ fn who_leaves_answers_nobody_any_more_when_its_program_wants_it_to_end_at_once()
 struct Local(WorkerInfo, Mutex<Vec<(OnResult, Wanted)>>);
 
 /// A worker whose shutdown returns this, and that has ended normally otherwise.
-struct Ending(WorkerInfo, Result<(), AgentError>);
+struct Ending(WorkerInfo, Result<(), MembershipError>);
 
 impl RpcWorker for Ending {
     fn me(&self) -> &WorkerInfo {
         &self.0
     }
 
-    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
+    fn workers(&self) -> Result<Vec<WorkerInfo>, MembershipError> {
         Ok(Vec::new())
     }
 
-    fn shutdown(&self, _: Shutdown) -> Result<(), AgentError> {
+    fn shutdown(&self, _: Shutdown) -> Result<(), MembershipError> {
         self.1.clone()
     }
 
-    fn end(&self) -> Option<Result<(), AgentError>> {
+    fn end(&self) -> Option<Result<(), MembershipError>> {
         Some(Ok(()))
     }
 
@@ -560,9 +558,9 @@ impl RpcWorker for Ending {
 
 #[test]
 fn an_end_that_failed_is_told_as_such_and_one_that_was_abrupt_is_none() {
-    let stuck = || AgentError::Stuck { store: "h:1".into() };
+    let stuck = || MembershipError::Stuck { store: "h:1".into() };
     for (said, reported) in
-        [(Err(stuck()), Err(stuck())), (Err(AgentError::Abandoned), Ok(())), (Ok(()), Ok(()))]
+        [(Err(stuck()), Err(stuck())), (Err(MembershipError::Abandoned), Ok(())), (Ok(()), Ok(()))]
     {
         let local = Arc::new(Ending(worker("own", 1), said));
         let mut events = Loop::new().expect("a loop");
@@ -580,13 +578,13 @@ impl RpcWorker for Local {
         &self.0
     }
 
-    fn workers(&self) -> Result<Vec<WorkerInfo>, AgentError> {
+    fn workers(&self) -> Result<Vec<WorkerInfo>, MembershipError> {
         Ok(alloc::vec![self.0.clone()])
     }
 
-    fn shutdown(&self, _: Shutdown) -> Result<(), AgentError> {
+    fn shutdown(&self, _: Shutdown) -> Result<(), MembershipError> {
         assert_ne!(self.0.name.as_str(), "panics", "provoked");
-        Err(AgentError::Foreign { status: 7, message: "it will not go".into() })
+        Err(MembershipError::Foreign { status: 7, message: "it will not go".into() })
     }
 
     fn begin_call(&self, call: CallSpec<'_>, reported: OnResult) -> Result<Begun, GroupCallError> {

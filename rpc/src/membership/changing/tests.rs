@@ -1,5 +1,8 @@
 use super::*;
+use crate::device::DeviceKind;
 use crate::device_map::DeviceMaps;
+use crate::membership::token::TokenTimes;
+use crate::membership::{Liveness, Member};
 use alloc::string::{String, ToString};
 
 extern crate std;
@@ -11,8 +14,8 @@ fn member(name: &str, id: u16, address: &str) -> Member {
     Member { worker, address: address.into(), devices: NodeDevices::default() }
 }
 
-fn options(name: &str, id: u16) -> ChangingOptions {
-    ChangingOptions {
+fn options(name: &str, id: u16) -> MemberOptions {
+    MemberOptions {
         member: member(name, id, &alloc::format!("h:{name}")),
         accelerator: DeviceKind::CUDA,
         timeout: Duration::from_secs(60),
@@ -29,7 +32,7 @@ struct Script {
 }
 
 impl Script {
-    fn new(options: ChangingOptions) -> Self {
+    fn new(options: MemberOptions) -> Self {
         Self { group: ChangingGroup::new(NOW, options), now: NOW }
     }
 

@@ -49,14 +49,14 @@ fn drive(store: &mut Store, step: &StoreStep) -> Option<Reply> {
 }
 
 /// Runs all groups until there is no progress. Waits end only by the store.
-fn run(groups: &mut [FixedGroup], store: &mut Store) -> Vec<Vec<FixedOutput>> {
-    let mut reported: Vec<Vec<FixedOutput>> = groups.iter().map(|_| Vec::new()).collect();
+fn run(groups: &mut [FixedGroup], store: &mut Store) -> Vec<Vec<Output>> {
+    let mut reported: Vec<Vec<Output>> = groups.iter().map(|_| Vec::new()).collect();
     let mut steps: Vec<Option<StoreStep>> = groups.iter().map(|_| None).collect();
     loop {
         let mut continues = false;
         for (location, group) in groups.iter_mut().enumerate() {
             match group.poll_output() {
-                Some(FixedOutput::Store(step)) => steps[location] = Some(step),
+                Some(Output::Store(step)) => steps[location] = Some(step),
                 Some(other) => reported[location].push(other),
                 None => {}
             }
@@ -76,10 +76,7 @@ fn run(groups: &mut [FixedGroup], store: &mut Store) -> Vec<Vec<FixedOutput>> {
 fn all_come_and_all_go() {
     let mut store = Store::new();
     let mut groups: Vec<FixedGroup> = (0..3).map(|id| group(member(&format!("w{id}"), id), 3)).collect();
-    assert_eq!(
-        run(&mut groups, &mut store),
-        [[FixedOutput::Joined], [FixedOutput::Joined], [FixedOutput::Joined]]
-    );
+    assert_eq!(run(&mut groups, &mut store), [[Output::Joined], [Output::Joined], [Output::Joined]]);
     for group in &groups {
         let members: Vec<String> =
             group.members().iter().map(|member| format!("{} at {}", member.worker, member.address)).collect();
@@ -95,8 +92,8 @@ fn all_come_and_all_go() {
     // The first one's step is its wait, which it has handed out already.
     groups[0].handle(NOW, Reply::TimedOut);
     let reported = run(&mut groups, &mut store);
-    assert_eq!(reported[1..], [[FixedOutput::Left], [FixedOutput::Left]]);
-    assert!(matches!(reported[0][..], [FixedOutput::Left] | [FixedOutput::Failed(_)]));
+    assert_eq!(reported[1..], [[Output::Left], [Output::Left]]);
+    assert!(matches!(reported[0][..], [Output::Left] | [Output::Failed(_)]));
 }
 
 #[test]
@@ -106,9 +103,9 @@ fn who_does_not_come_is_named() {
     assert_eq!(run(&mut groups, &mut store), [const { Vec::new() }; 2]);
     let late = NOW + Duration::from_secs(60);
     groups[0].handle(late, Reply::TimedOut);
-    let Some(FixedOutput::Store(step)) = groups[0].poll_output() else { panic!("it looks") };
+    let Some(Output::Store(step)) = groups[0].poll_output() else { panic!("it looks") };
     groups[0].handle(late, drive(&mut store, &step).expect("it is there"));
-    let Some(FixedOutput::Failed(error)) = groups[0].poll_output() else { panic!("it fails") };
+    let Some(Output::Failed(error)) = groups[0].poll_output() else { panic!("it fails") };
     assert_eq!(
         error.to_string(),
         "2 of 20 workers joined in 60s; missing: 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17 and 2 more"
@@ -125,9 +122,9 @@ fn who_was_counted_twice_stands_for_nobody_else() {
     assert_eq!(run(&mut groups, &mut store), [const { Vec::new() }; 1]);
     assert_eq!(groups[0].state, FixedState::Missing);
     let mut others = [group(member("b", 1), 2)];
-    assert_eq!(run(&mut others, &mut store), [[FixedOutput::Joined]]);
+    assert_eq!(run(&mut others, &mut store), [[Output::Joined]]);
     groups[0].handle(NOW, Reply::Released);
-    assert_eq!(run(&mut groups, &mut store), [[FixedOutput::Joined]]);
+    assert_eq!(run(&mut groups, &mut store), [[Output::Joined]]);
 }
 
 #[test]
@@ -139,7 +136,7 @@ fn who_is_busy_at_the_end_is_named() {
     run(&mut groups, &mut store);
     groups[0].handle(NOW, Reply::TimedOut);
     let reported = run(&mut groups, &mut store);
-    let Some(FixedOutput::Failed(error)) = reported[0].first() else { panic!("{reported:?}") };
+    let Some(Output::Failed(error)) = reported[0].first() else { panic!("{reported:?}") };
     assert_eq!(
         error.to_string(),
         "1 of 2 workers finished their calls in 60s; still busy, or dead: b (id 1)"
@@ -151,7 +148,7 @@ fn names_and_numbers_are_unique() {
     let mut store = Store::new();
     let mut groups = [group(member("a", 0), 3), group(member("b", 1), 3), group(member("a", 2), 3)];
     for reported in run(&mut groups, &mut store) {
-        let [FixedOutput::Failed(error)] = &reported[..] else { panic!("{reported:?}") };
+        let [Output::Failed(error)] = &reported[..] else { panic!("{reported:?}") };
         assert_eq!(
             error.to_string(),
             "RPC worker name a is not unique. Workers 0 and 2 share the same name."
@@ -160,7 +157,7 @@ fn names_and_numbers_are_unique() {
     assert!(groups.iter().all(|group| group.members().is_empty()));
     let mut again = [group(member("c", 1), 3)];
     let reported = run(&mut again, &mut store);
-    let [FixedOutput::Failed(error)] = &reported[0][..] else { panic!("{reported:?}") };
+    let [Output::Failed(error)] = &reported[0][..] else { panic!("{reported:?}") };
     assert_eq!(error.to_string(), "RPC worker id 1 is not unique: b has it.");
     let error =
         FixedGroup::new(NOW, member("a", 3), 3, DeviceKind::CUDA, Duration::ZERO).expect_err("no such");
@@ -173,7 +170,7 @@ fn workers_who_count_differently_are_told_at_once() {
     let mut groups = [group(member("w0", 0), 3), group(member("w1", 1), 2)];
     let reported = run(&mut groups, &mut store);
     assert_eq!(reported[0], [], "it waits for the others");
-    let [FixedOutput::Failed(error)] = &reported[1][..] else { panic!("{reported:?}") };
+    let [Output::Failed(error)] = &reported[1][..] else { panic!("{reported:?}") };
     assert_eq!(error.to_string(), "world_size argument 2 doesn't match pg size 3");
     assert!(!store.contains_key("rdzv/cards/1") && !store.contains_key("names/1"), "it has not come");
 }
@@ -185,7 +182,7 @@ fn everybody_finds_the_same_fault() {
     bad.devices.devices = ["cuda:0".parse().expect("a device")].into();
     let mut groups = [group(member("a", 0), 2), group(bad, 2)];
     for reported in run(&mut groups, &mut store) {
-        let [FixedOutput::Failed(error)] = &reported[..] else { panic!("{reported:?}") };
+        let [Output::Failed(error)] = &reported[..] else { panic!("{reported:?}") };
         assert_eq!(
             error.to_string(),
             "Node b has devices with invalid indices: devices = [cuda:0], device count = 0"
@@ -195,7 +192,7 @@ fn everybody_finds_the_same_fault() {
     let mut again = [group(member("a", 0), 1)];
     again[0].state = FixedState::Collecting;
     again[0].handle(NOW, Reply::Values(Vec::from([store["rdzv/cards/0"].clone().into()])));
-    let Some(FixedOutput::Failed(error)) = again[0].output.take() else { panic!("no card") };
+    let Some(Output::Failed(error)) = again[0].output.take() else { panic!("no card") };
     assert_eq!(error.to_string(), "invalid card of worker 0: the card has the format 2, and 1 is known");
 }
 
@@ -203,7 +200,7 @@ fn everybody_finds_the_same_fault() {
 fn kinds_of_groups_do_not_mix_and_stores_may_fail() {
     let mut store = Store::from([("rpcIsStaticGroup".to_string(), b"false".to_vec())]);
     let reported = run(&mut [group(member("a", 0), 1)], &mut store);
-    let [FixedOutput::Failed(error)] = &reported[0][..] else { panic!("{reported:?}") };
+    let [Output::Failed(error)] = &reported[0][..] else { panic!("{reported:?}") };
     assert_eq!(
         error.to_string(),
         "RPC group mixes statically and dynamically initialized members which is not supported. Static group property \
@@ -212,7 +209,7 @@ fn kinds_of_groups_do_not_mix_and_stores_may_fail() {
     for reply in [Reply::Failed("gone".into()), Reply::Number(1)] {
         let mut group = group(member("a", 0), 1);
         group.handle(NOW, reply);
-        assert!(matches!(group.output, Some(FixedOutput::Failed(MembershipError::Store { .. }))));
+        assert!(matches!(group.output, Some(Output::Failed(MembershipError::Store { .. }))));
         assert_eq!(group.state, FixedState::Over);
     }
 }

@@ -10,7 +10,7 @@ use rendezvous_core::driver::rendezvous::ReservedPort;
 use socket2::{Domain, Socket, Type};
 use std::sync::mpsc::channel;
 
-const CANCELLED: RpcInitError = RpcInitError::Agent(AgentError::Membership(MembershipError::Cancelled));
+const CANCELLED: RpcInitError = RpcInitError::Agent(MembershipError::Cancelled);
 
 /// Returns why there is no worker when another thread cancels as soon as `is_there` says so. It ends whatever fails.
 fn cancelled(

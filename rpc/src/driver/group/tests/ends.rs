@@ -1,9 +1,9 @@
 //! Ends of workers: what they wait for, and what they do not wait for.
 
 use super::*;
-use crate::agent::AgentError;
 use crate::driver::calls::Payload;
 use crate::driver::calls::handling::{Request, Responder};
+use crate::membership::error::MembershipError;
 use std::sync::mpsc::channel;
 
 /// A worker with timeouts of an hour.
@@ -78,7 +78,7 @@ fn a_worker_of_which_a_thread_panicked_ends_and_says_why() {
     let (a, _b) = (joined(port, "a", 0), joined(port, "b", 1));
     a.panicked("the thread of the store panicked: provoked");
     a.await_end(SOON).expect("it ends").ok();
-    let end = AgentError::Panicked { message: "the thread of the store panicked: provoked".into() };
+    let end = MembershipError::Panicked { message: "the thread of the store panicked: provoked".into() };
     assert_eq!(a.end(), Some(Err(end.clone())));
     let error = a.call("b", "echo", b"x".to_vec(), None).expect_err("it ended").to_string();
     assert_eq!(error, "this worker ended: the thread of the store panicked: provoked");
@@ -114,7 +114,7 @@ fn a_panic_of_the_thread_that_carries_calls_ends_the_worker() {
     let message: Box<str> = "the thread of calls panicked: provoked".into();
     let why = failure(call.look(SOON).expect("no thread reads its response"));
     assert_eq!(why, CallFailure::Panicked(message.clone()));
-    assert_eq!(a.await_end(SOON), Some(Err(AgentError::Panicked { message: message.clone() })));
+    assert_eq!(a.await_end(SOON), Some(Err(MembershipError::Panicked { message: message.clone() })));
     let error = a.call("b", "echo", Vec::new(), None).expect_err("it ended");
     assert_eq!(error, GroupCallError::Panicked { message });
     drop(late);

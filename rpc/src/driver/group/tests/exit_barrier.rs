@@ -1,8 +1,9 @@
 //! Calls when one of the two workers ends.
 
 use super::*;
-use crate::agent::{AgentError, Callees, NotCallable};
+use crate::agent::NotCallable;
 use crate::driver::calls::handling::Responder;
+use crate::membership::error::{Callees, MembershipError};
 use std::sync::mpsc::{Receiver, channel};
 
 /// Registers a handler `hold` that keeps its responders.
@@ -149,7 +150,7 @@ fn a_leave_whose_time_for_calls_is_up_goes_on_and_names_whom_they_were_for() {
         let callees = Callees { listed: [worker("a", 0), worker("b", 1)].to_vec(), count: 2 };
         assert_eq!(
             (&error, a.end()),
-            (&AgentError::CallsCut { callees }, Some(Err(error.clone()))),
+            (&MembershipError::CallsCut { callees }, Some(Err(error.clone()))),
             "{size:?}"
         );
         for call in calls {

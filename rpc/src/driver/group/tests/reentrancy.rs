@@ -47,7 +47,7 @@ fn a_worker_is_not_shut_down_by_its_own_handlers_and_callbacks() {
         one.call_with(callee, "who", Vec::new(), None, callback).expect("made");
         assert_eq!(reported.recv_timeout(SOON).as_deref(), Ok(REFUSED), "{callee}");
     }
-    let error = AgentError::Reentrant.to_string();
+    let error = MembershipError::Reentrant.to_string();
     assert_eq!(error, "a worker cannot be ended within one of its own handlers or callbacks");
 
     // It continues, and a handler of another worker ends it.
@@ -92,7 +92,7 @@ fn a_context_keeps_a_worker_that_its_handlers_do_not_end_and_gives_up_one_that_t
         let answer = agent.tcp().expect("of tcp").call("one", name, Vec::new(), None);
         assert_eq!(failure(answer), CallFailure::CallerEnded("this worker was shut down".into()), "{name}");
         assert_eq!(reported.recv_timeout(SOON).as_deref(), Ok("Err(Reentrant) true false false"), "{name}");
-        assert_eq!(agent.tcp().expect("of tcp").end(), Some(Err(AgentError::Abandoned)));
+        assert_eq!(agent.tcp().expect("of tcp").end(), Some(Err(MembershipError::Abandoned)));
     }
 }
 
@@ -180,7 +180,7 @@ fn two_of_a_workers_own_threads_end_it_at_once() {
     ended.sort();
     assert_eq!(ended, ["callback", "handler"]);
     // The callback delays the end of its state machine.
-    assert_eq!(one.await_end(SOON), Some(Err(AgentError::Abandoned)));
+    assert_eq!(one.await_end(SOON), Some(Err(MembershipError::Abandoned)));
 }
 
 #[test]
