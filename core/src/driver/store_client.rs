@@ -120,12 +120,13 @@ impl Client {
         let _guard = token.on_cancel(move || pool.wake());
         let ((after, rounds), began) = (client.options.connect_budget(), client.clock.now());
         let span = Span { began, deadline: began + after, wait_mode: WaitMode::Wait, token: &token };
-        let entered = client.enter(HoldTime::Brief, span).and_then(|Entered { ticket, .. }| {
-            let dialled = client.dial(ticket, span, rounds);
-            let result = dialled.as_ref().map(drop).map_err(|&failure| failure);
-            client.pool.leave(ticket, dialled.ok());
-            result
-        });
+        let entered =
+            client.pool.enter(HoldTime::Brief, after, &token).and_then(|Entered { ticket, .. }| {
+                let dialled = client.dial(ticket, span, rounds);
+                let result = dialled.as_ref().map(drop).map_err(|&failure| failure);
+                client.pool.leave(ticket, dialled.ok());
+                result
+            });
         match entered {
             Ok(()) => Ok(client),
             Err(failure) => {

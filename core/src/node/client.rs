@@ -17,17 +17,6 @@ pub enum Sent {
     Something,
 }
 
-/// Outcome of a call whose connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RetryDecision {
-    /// The client repeats the call on a new connection, in this mode.
-    Again(GetMode),
-    /// The call is answered: the peer closes connections that ask for missing keys.
-    Answer(Outcome),
-    /// The call fails.
-    Fail(Effect),
-}
-
 /// Whether the connection was opened for the call that it ended under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
@@ -35,35 +24,6 @@ pub enum Age {
     Fresh,
     /// It existed before, so it may have ended before the call began.
     Used,
-}
-
-/// Decides what happens to a call whose connection ended. `mode` is the mode in which the call began, `retries` the
-/// number of times it was repeated in that mode.
-///
-/// A call without an effect is repeated once: one of which no byte was sent, or one that only reads and has no part of
-/// an answer yet. If a new connection ends under a get, the peer may be one that closes connections which ask for a
-/// missing key. The get is then repeated in the slower mode that works with every peer.
-const fn after_loss(
-    operation: Operation,
-    mode: GetMode,
-    retries: u32,
-    age: Age,
-    sent: Sent,
-    loss: &Loss,
-) -> RetryDecision {
-    let untouched = matches!(sent, Sent::Nothing);
-    match (loss.finding, mode, age) {
-        (Finding::Responded(outcome), _, _) => return RetryDecision::Answer(outcome),
-        (Finding::DropsOnMissing, GetMode::Pipelined, Age::Fresh) if !untouched => {
-            return RetryDecision::Again(GetMode::WaitThenGet);
-        }
-        _ => {}
-    }
-    let unanswered = operation.reads_only() && matches!(loss.phase, Phase::Waiting);
-    if retries == 0 && (untouched || unanswered) {
-        return RetryDecision::Again(mode);
-    }
-    RetryDecision::Fail(if untouched { Effect::None } else { loss.effect })
 }
 
 /// Attempts at one call of a client with several connections: each is made on another connection.
@@ -105,6 +65,10 @@ impl Attempts {
 
     /// Handles the end of the current attempt's connection. Returns the result of the call, or `None` if it must be
     /// repeated on another connection.
+    ///
+    /// A call without an effect is repeated once: one of which no byte was sent, or one that only reads and has no part
+    /// of an answer yet. If a new connection ends under a get, the peer may be one that closes connections which ask for
+    /// a missing key. The get is then repeated in the slower mode that works with every peer.
     pub fn connection_lost(
         &mut self,
         cause: Cause,
@@ -112,20 +76,26 @@ impl Attempts {
         sent: Sent,
         loss: &Loss,
     ) -> Option<Result<Outcome, Failure>> {
-        let phase = if sent == Sent::Nothing { Phase::Sending } else { loss.phase };
+        let untouched = sent == Sent::Nothing;
+        let phase = if untouched { Phase::Sending } else { loss.phase };
         let failure = Failure::new(ErrorKind::ServerGone, phase, cause);
-        match after_loss(self.operation, self.mode, self.retries, age, sent, loss) {
-            RetryDecision::Answer(outcome) => {
+        let unanswered = self.operation.reads_only() && loss.phase == Phase::Waiting;
+        match (loss.finding, self.mode, age) {
+            (Finding::Responded(outcome), _, _) => {
                 self.mode = GetMode::WaitThenGet;
-                Some(Ok(outcome))
+                return Some(Ok(outcome));
             }
-            RetryDecision::Fail(effect) => Some(Err(Failure { effect, ..failure })),
-            RetryDecision::Again(mode) => {
-                self.retries += u32::from(mode == self.mode);
-                (self.mode, self.lost) = (mode, Some(failure));
-                None
+            (Finding::DropsOnMissing, GetMode::Pipelined, Age::Fresh) if !untouched => {
+                self.mode = GetMode::WaitThenGet;
+            }
+            _ if self.retries == 0 && (untouched || unanswered) => self.retries += 1,
+            _ => {
+                let effect = if untouched { Effect::None } else { loss.effect };
+                return Some(Err(Failure { effect, ..failure }));
             }
         }
+        self.lost = Some(failure);
+        None
     }
 
     /// Returns the mode for later calls, if this one ended in another than it began in and the other one works.
@@ -215,6 +185,13 @@ mod tests {
     use super::*;
     use crate::store::call::CallId;
 
+    #[derive(Debug, PartialEq)]
+    enum RetryDecision {
+        Again(GetMode),
+        Answer(Outcome),
+        Fail(Effect),
+    }
+
     fn retry_decision(
         operation: Operation,
         retries: u32,
@@ -225,24 +202,30 @@ mod tests {
     ) -> RetryDecision {
         let effect = if operation.reads_only() { Effect::None } else { Effect::Possible };
         let loss = Loss { id: CallId(1), phase, effect, finding };
-        after_loss(operation, GetMode::Pipelined, retries, age, sent, &loss)
+        let mut attempts = Attempts { retries, ..Attempts::new(operation, GetMode::Pipelined) };
+        match attempts.connection_lost(Cause::Closed, age, sent, &loss) {
+            None => RetryDecision::Again(attempts.mode()),
+            Some(Ok(outcome)) => RetryDecision::Answer(outcome),
+            Some(Err(failure)) => RetryDecision::Fail(failure.effect),
+        }
     }
 
     #[test]
     fn what_left_no_trace_is_begun_again_once() {
         use {Operation as O, Phase::Receiving, Phase::Waiting};
-        let (again, departed) = (RetryDecision::Again(GetMode::Pipelined), RetryDecision::Fail(Effect::None));
-        let maybe = RetryDecision::Fail(Effect::Possible);
+        let again = || RetryDecision::Again(GetMode::Pipelined);
+        let departed = || RetryDecision::Fail(Effect::None);
+        let maybe = || RetryDecision::Fail(Effect::Possible);
         for (operation, retries, sent, phase, expected) in [
-            (O::Wait, 0, Sent::Something, Waiting, again),
-            (O::Wait, 1, Sent::Something, Waiting, departed),
-            (O::MultiGet, 0, Sent::Something, Receiving, departed),
-            (O::NumKeys, 0, Sent::Nothing, Waiting, again),
-            (O::Add, 0, Sent::Nothing, Waiting, again),
-            (O::Add, 1, Sent::Nothing, Waiting, departed),
-            (O::Add, 0, Sent::Something, Waiting, maybe),
-            (O::Set, 0, Sent::Something, Waiting, maybe),
-            (O::QueuePop, 0, Sent::Something, Waiting, maybe),
+            (O::Wait, 0, Sent::Something, Waiting, again()),
+            (O::Wait, 1, Sent::Something, Waiting, departed()),
+            (O::MultiGet, 0, Sent::Something, Receiving, departed()),
+            (O::NumKeys, 0, Sent::Nothing, Waiting, again()),
+            (O::Add, 0, Sent::Nothing, Waiting, again()),
+            (O::Add, 1, Sent::Nothing, Waiting, departed()),
+            (O::Add, 0, Sent::Something, Waiting, maybe()),
+            (O::Set, 0, Sent::Something, Waiting, maybe()),
+            (O::QueuePop, 0, Sent::Something, Waiting, maybe()),
         ] {
             for age in [Age::Fresh, Age::Used] {
                 let got = retry_decision(operation, retries, age, sent, Finding::None, phase);
@@ -256,10 +239,10 @@ mod tests {
         let get = |retries, age, sent| {
             retry_decision(Operation::Get, retries, age, sent, Finding::DropsOnMissing, Phase::Waiting)
         };
-        let slow = RetryDecision::Again(GetMode::WaitThenGet);
+        let slow = || RetryDecision::Again(GetMode::WaitThenGet);
         assert_eq!(get(0, Age::Used, Sent::Something), RetryDecision::Again(GetMode::Pipelined));
-        assert_eq!(get(1, Age::Fresh, Sent::Something), slow);
-        assert_eq!(get(0, Age::Fresh, Sent::Something), slow);
+        assert_eq!(get(1, Age::Fresh, Sent::Something), slow());
+        assert_eq!(get(0, Age::Fresh, Sent::Something), slow());
         assert_eq!(get(1, Age::Fresh, Sent::Nothing), RetryDecision::Fail(Effect::None));
         let known = Finding::Responded(Outcome::Missing);
         let answered = retry_decision(Operation::Get, 0, Age::Used, Sent::Something, known, Phase::Receiving);

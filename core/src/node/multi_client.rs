@@ -290,13 +290,13 @@ impl MultiClient {
     /// Returns the bytes to send on a connection. Empty if the connection does not exist.
     #[must_use]
     pub fn unsent(&self, conn: ConnId) -> &[u8] {
-        self.pool.unsent(conn)
+        self.pool.get(conn).map_or(&[], |connection| connection.out.unsent())
     }
 
     /// Returns the number of calls under way on a connection.
     #[must_use]
     pub fn pending_on(&self, conn: ConnId) -> usize {
-        self.pool.live(conn)
+        self.pool.get(conn).map_or(0, |connection| connection.live)
     }
 
     /// Returns the number of calls under way.
@@ -324,8 +324,8 @@ impl MultiClient {
                 }
             }
             CallPosition::On(conn, _) => {
-                let phase = self.pool.phase(conn, id);
-                let todo = self.pool.give_up(conn, id);
+                let Some(connection) = self.pool.get_mut(conn) else { return };
+                let (phase, todo) = connection.give_up(id);
                 if let GiveUp::Send(bytes, _) = todo {
                     self.pool.append(conn, &bytes, &mut self.outputs);
                 }
@@ -342,8 +342,10 @@ impl MultiClient {
         if let Some(mode) = pending.attempts.learned(&result) {
             self.profile.get_mode = mode;
         }
-        if let CallPosition::On(conn, _) = pending.call_position {
-            self.pool.call_ended(conn);
+        if let CallPosition::On(conn, _) = pending.call_position
+            && let Some(connection) = self.pool.get_mut(conn)
+        {
+            connection.call_ended();
         }
         let operation = pending.attempts.operation();
         let failed = |outcome: Outcome| outcome.failure(operation).map_or(Ok(outcome), Err);

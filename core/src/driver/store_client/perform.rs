@@ -1,12 +1,12 @@
 //! One call from beginning to end: connections, attempts, and the kind of a failure.
 
 use super::Client;
-use super::pool::{Ended, Entered, HoldTime, Ticket};
+use super::pool::{Entered, HoldTime, Ticket};
 use super::wire::{ExchangeError, Timer, Wire};
-use crate::driver::backend::{CANCELLED, Span};
+use crate::driver::backend::Span;
 use crate::driver::socket::{Idle, look};
 use crate::driver::take::Take;
-use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Phase};
+use crate::error::{Cause, Effect, ErrorKind, Failure, Phase};
 use crate::node::client::{Age, Attempts, begin_failure, violation_failure};
 use crate::store::call::{Call, GetMode, Outcome};
 use crate::store::dial::Rounds;
@@ -22,7 +22,8 @@ impl Client {
         take: &mut dyn Take,
     ) -> Result<Outcome, Failure> {
         let hold_time = if call.may_wait() { HoldTime::Long } else { HoldTime::Brief };
-        let Entered { ticket, idle, mode, waited } = self.enter(hold_time, span)?;
+        let Entered { ticket, idle, mode, waited } =
+            self.pool.enter(hold_time, span.deadline.since(span.began), span.token)?;
         // A call that did not wait uses the reading of the clock from its beginning.
         let now = if waited { self.clock.now() } else { span.began };
         let (wire, result) = self.attempts(call, Span { began: now, ..span }, take, ticket, idle, mode);
@@ -136,17 +137,6 @@ impl Client {
         self.pool.set_socket(ticket, None);
         drop(wire);
         None
-    }
-
-    pub(super) fn enter(&self, hold_time: HoldTime, span: Span<'_>) -> Result<Entered, Failure> {
-        let timeout = span.deadline.since(span.began);
-        self.pool.enter(hold_time, timeout, span.token).map_err(|ended| match ended {
-            Ended::Cancelled => CANCELLED,
-            Ended::TimeUp => {
-                let count = self.options.limits.connections_max() as u64;
-                Failure::limit(Phase::Connecting, LimitError::Operations { count })
-            }
-        })
     }
 }
 

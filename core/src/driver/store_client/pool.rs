@@ -1,10 +1,12 @@
 //! Connections of a blocking client: idle ones, those in use, and the cancellation of calls in progress.
 
 use super::wire::Wire;
+use crate::driver::backend::CANCELLED;
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::from_now;
 use crate::driver::resolve::Found;
 use crate::driver::socket::shut_down;
+use crate::error::{Failure, LimitError, Phase};
 use crate::limits::ClientLimits;
 use crate::node::client::{Resolution, ServerProfile};
 use crate::store::call::GetMode;
@@ -133,12 +135,15 @@ impl Pool {
     }
 
     /// Takes the connection that was used last, or the right to open one; waits while there are too many.
+    ///
+    /// # Errors
+    /// The call was cancelled, or as many connections as the limit allows were in use until the timeout.
     pub(super) fn enter(
         &self,
         hold_time: HoldTime,
         timeout: Duration,
         token: &CancelToken,
-    ) -> Result<Entered, Ended> {
+    ) -> Result<Entered, Failure> {
         let mut until = None;
         let mut state = self.lock();
         loop {
@@ -150,7 +155,14 @@ impl Pool {
                 let ticket = Ticket(state.busy.insert(busy));
                 return Ok(Entered { ticket, idle, mode: state.profile.get_mode, waited: until.is_some() });
             }
-            let left = left(*until.get_or_insert_with(|| from_now(timeout)), token)?;
+            let left = left(*until.get_or_insert_with(|| from_now(timeout)), token);
+            let left = left.map_err(|ended| match ended {
+                Ended::Cancelled => CANCELLED,
+                Ended::TimeUp => {
+                    let count = self.limits.connections_max() as u64;
+                    Failure::limit(Phase::Connecting, LimitError::Operations { count })
+                }
+            })?;
             let freed = match hold_time {
                 HoldTime::Brief => &self.freed_for_brief,
                 HoldTime::Long => &self.freed_for_long,
@@ -279,6 +291,7 @@ fn left(until: Instant, token: &CancelToken) -> Result<Duration, Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
     use core::cell::Cell;
     use std::sync::mpsc;
     use std::thread;
@@ -342,19 +355,23 @@ mod tests {
         let pool = pool();
         let long = enter(&pool, HoldTime::Long);
         assert_eq!(
-            pool.enter(HoldTime::Long, Duration::ZERO, &CancelToken::new()).expect_err("it is the others'"),
-            Ended::TimeUp
+            pool.enter(HoldTime::Long, Duration::ZERO, &CancelToken::new())
+                .expect_err("it is the others'")
+                .kind,
+            ErrorKind::LimitExceeded
         );
         let brief = enter(&pool, HoldTime::Brief);
         assert_eq!(
-            pool.enter(HoldTime::Brief, Duration::ZERO, &CancelToken::new()).expect_err("both are taken"),
-            Ended::TimeUp
+            pool.enter(HoldTime::Brief, Duration::ZERO, &CancelToken::new())
+                .expect_err("both are taken")
+                .kind,
+            ErrorKind::LimitExceeded
         );
         pool.leave(long, None);
         let second = enter(&pool, HoldTime::Brief);
         assert_eq!(
-            pool.enter(HoldTime::Long, Duration::ZERO, &CancelToken::new()).expect_err("both are taken"),
-            Ended::TimeUp
+            pool.enter(HoldTime::Long, Duration::ZERO, &CancelToken::new()).expect_err("both are taken").kind,
+            ErrorKind::LimitExceeded
         );
         pool.leave(brief, None);
         pool.leave(second, None);
@@ -406,7 +423,7 @@ mod tests {
             token.cancel();
             pool.wake();
             pool.leave(taken, None);
-            assert_eq!(waiter.join().expect("no panic"), Err(Ended::Cancelled));
+            assert_eq!(waiter.join().expect("no panic"), Err(CANCELLED));
         });
     }
 
@@ -417,7 +434,7 @@ mod tests {
         let first = pool.enter(HoldTime::Brief, Duration::ZERO, &token).expect("capacity").ticket;
         pool.leave(first, None);
         token.cancel();
-        assert_eq!(pool.enter(HoldTime::Long, SOON, &token).expect_err("it is over"), Ended::Cancelled);
+        assert_eq!(pool.enter(HoldTime::Long, SOON, &token).expect_err("it is over"), CANCELLED);
         enter(&pool, HoldTime::Long);
     }
 

@@ -19,12 +19,12 @@ use slab::Slab;
 const PENDING: usize = 64;
 
 #[derive(Debug)]
-struct PooledConnection {
+pub(super) struct PooledConnection {
     generation: u32,
-    link: Link<PENDING>,
-    out: Outgoing,
+    pub(super) link: Link<PENDING>,
+    pub(super) out: Outgoing,
     /// Number of calls on it whose callers still wait. `begun` counts all that it ever had.
-    live: usize,
+    pub(super) live: usize,
     begun: u64,
     /// Whether the call on it may block.
     waits: bool,
@@ -37,8 +37,22 @@ impl PooledConnection {
         self.link.dialer.state() == DialState::Ready && !self.overdue
     }
 
-    fn may_begin(&mut self) -> bool {
+    fn may_begin(&self) -> bool {
         self.is_ready() && self.link.conn.may_begin().is_ok()
+    }
+
+    /// Ends a call before its answer. Returns the phase that it had reached, and what must be done.
+    pub(super) fn give_up(&mut self, id: CallId) -> (Phase, GiveUp) {
+        let phase = self.link.conn.phase(id).unwrap_or(Phase::Waiting);
+        let todo = self.link.conn.give_up(id);
+        self.overdue |= matches!(todo, GiveUp::Close(_));
+        (phase, todo)
+    }
+
+    /// Records that a call has ended.
+    pub(super) const fn call_ended(&mut self) {
+        self.live -= 1;
+        self.waits &= self.live > 0;
     }
 }
 
@@ -65,11 +79,11 @@ impl ConnectionPool {
         ConnId { index: u32::try_from(index).unwrap_or(u32::MAX), generation: connection.generation }
     }
 
-    fn get(&self, conn: ConnId) -> Option<&PooledConnection> {
+    pub(super) fn get(&self, conn: ConnId) -> Option<&PooledConnection> {
         self.slots.get(conn.index as usize).filter(|connection| connection.generation == conn.generation)
     }
 
-    fn get_mut(&mut self, conn: ConnId) -> Option<&mut PooledConnection> {
+    pub(super) fn get_mut(&mut self, conn: ConnId) -> Option<&mut PooledConnection> {
         self.slots.get_mut(conn.index as usize).filter(|connection| connection.generation == conn.generation)
     }
 
@@ -112,35 +126,9 @@ impl ConnectionPool {
         self.slots.iter().filter_map(|(_, connection)| connection.link.dialer.poll_timeout()).min()
     }
 
-    pub(super) fn unsent(&self, conn: ConnId) -> &[u8] {
-        self.get(conn).map_or(&[], |connection| connection.out.unsent())
-    }
-
-    pub(super) fn live(&self, conn: ConnId) -> usize {
-        self.get(conn).map_or(0, |connection| connection.live)
-    }
-
     /// Returns the failure so far of a connection that is being established.
     pub(super) fn dial_failure(&self, now: Instant) -> Option<Failure> {
         self.dialling().next().map(|connection| connection.link.dialer.failure(now))
-    }
-
-    pub(super) fn phase(&self, conn: ConnId, id: CallId) -> Phase {
-        self.get(conn).and_then(|connection| connection.link.conn.phase(id)).unwrap_or(Phase::Waiting)
-    }
-
-    pub(super) fn give_up(&mut self, conn: ConnId, id: CallId) -> GiveUp {
-        let Some(connection) = self.get_mut(conn) else { return GiveUp::Nothing };
-        let todo = connection.link.conn.give_up(id);
-        connection.overdue |= matches!(todo, GiveUp::Close(_));
-        todo
-    }
-
-    pub(super) fn call_ended(&mut self, conn: ConnId) {
-        if let Some(connection) = self.get_mut(conn) {
-            connection.live -= 1;
-            connection.waits &= connection.live > 0;
-        }
     }
 
     /// Appends bytes to the unsent ones.
