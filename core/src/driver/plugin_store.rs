@@ -141,12 +141,7 @@ impl PluginStore {
             Request::Wait { keys } => {
                 Ok(if plugin_call.wait(keys)? { Outcome::Released } else { Outcome::Missing })
             }
-            Request::ListKeys => {
-                let keys = plugin_call.ask(operation, &[], &[], 0)?.values;
-                take.count(keys.len() as u64);
-                keys.iter().for_each(|key| take.whole(key));
-                Ok(Outcome::Values(keys.len() as u64))
-            }
+            Request::ListKeys => Ok(give_all(&plugin_call.ask(operation, &[], &[], 0)?.values, take)),
             Request::Get { key } => {
                 if !plugin_call.wait(Keys::one(key))? {
                     return Ok(Outcome::Missing);
@@ -180,20 +175,13 @@ impl PluginStore {
                 }
                 match (wait_mode, plugin_call.pause()?) {
                     (WaitMode::Once, _) => return Ok(Outcome::QueueEmpty),
-                    (WaitMode::Wait, TimeLeft::Some) => {}
-                    (WaitMode::Wait, TimeLeft::None) => return Ok(Outcome::Missing),
+                    (WaitMode::Wait, true) => {}
+                    (WaitMode::Wait, false) => return Ok(Outcome::Missing),
                 }
             },
             Request::CancelWait | Request::Barrier { .. } => Err(no_operation().into()),
         }
     }
-}
-
-/// Whether a call may check again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TimeLeft {
-    Some,
-    None,
 }
 
 /// The requests of one call.
@@ -282,8 +270,7 @@ impl PluginCall<'_> {
 
     fn has_all(&self, keys: Keys<'_>) -> Result<bool, Refusal> {
         let keys: Vec<Key<'_>> = keys.iter().collect();
-        let answer = self.ask(Operation::Check, &keys, &[], 0)?;
-        answer.number.map(|number| number != 0).ok_or_else(|| invalid_answer("it gave no number"))
+        Ok(self.number(Operation::Check, &keys, 0)? != Outcome::Number(0))
     }
 
     /// Waits until all keys are set. Returns whether they are.
@@ -299,23 +286,23 @@ impl PluginCall<'_> {
             None => {}
         }
         while !self.has_all(keys)? {
-            if self.pause()? == TimeLeft::None {
+            if !self.pause()? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Pauses before the next check, if there is time left.
-    fn pause(&self) -> Result<TimeLeft, Refusal> {
+    /// Pauses before the next check, if there is time left. Returns whether there is.
+    fn pause(&self) -> Result<bool, Refusal> {
         let left = self.left();
-        if left.is_zero() {
-            return Ok(TimeLeft::None);
-        }
-        if self.wait_mode == WaitMode::Wait && self.span.token.wait(LOOK_INTERVAL.min(left)) {
+        if !left.is_zero()
+            && self.wait_mode == WaitMode::Wait
+            && self.span.token.wait(LOOK_INTERVAL.min(left))
+        {
             return Err(CANCELLED.into());
         }
-        Ok(TimeLeft::Some)
+        Ok(!left.is_zero())
     }
 
     fn multi_get(&self, keys: Keys<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
@@ -336,9 +323,7 @@ impl PluginCall<'_> {
         if values.len() != all.len() {
             return Err(invalid_answer("it gave another number of values than there are keys"));
         }
-        take.count(values.len() as u64);
-        values.iter().for_each(|value| take.whole(value));
-        Ok(Outcome::Values(values.len() as u64))
+        Ok(give_all(&values, take))
     }
 }
 
@@ -348,6 +333,12 @@ fn supported<T>(result: Result<T, Refusal>) -> Option<Result<T, Refusal>> {
         Err(refusal) if refusal.failure.kind == ErrorKind::Unsupported => None,
         other => Some(other),
     }
+}
+
+fn give_all(values: &[Vec<u8>], take: &mut dyn Take) -> Outcome {
+    take.count(values.len() as u64);
+    values.iter().for_each(|value| take.whole(value));
+    Outcome::Values(values.len() as u64)
 }
 
 fn one(answer: PluginAnswer, take: &mut dyn Take) -> Result<Outcome, Refusal> {

@@ -309,12 +309,16 @@ impl StaticRounds {
 
     /// Handles the log that [`Step::Read`] requested.
     pub fn saw(&mut self, log: &[u8]) {
+        if !matches!(self.next_step(), Step::Read { .. }) {
+            return;
+        }
         let attendance = Attendance::read(log, self.world_size);
         self.missing = attendance.missing_but(self.rank);
-        match (&self.stage, attendance.round_state) {
-            (Stage::Searching, RoundState::Whole) if self.pending == Some(self.round) => self.whole(),
-            (Stage::Searching, RoundState::Whole) => self.round += 1,
-            (Stage::Searching, RoundState::Open) if self.round == 0 && attendance.is_there(self.rank) => {
+        match (attendance.round_state, &self.stage) {
+            (RoundState::Closed, _) => self.give_up(Outcome::Closed),
+            (RoundState::Whole, Stage::Searching) if self.pending != Some(self.round) => self.round += 1,
+            (RoundState::Whole, _) => self.whole(),
+            (RoundState::Open, Stage::Searching) if self.round == 0 && attendance.is_there(self.rank) => {
                 if self.entered.is_some() {
                     self.enter();
                 } else {
@@ -324,47 +328,22 @@ impl StaticRounds {
                     self.gather();
                 }
             }
-            (Stage::Surveying, RoundState::Open) => self.stage = Stage::Gathering,
-            (Stage::Searching, RoundState::Open) => {
+            (RoundState::Open, Stage::Searching) => {
                 self.pending = Some(self.round);
                 self.stage = Stage::Arriving;
             }
-            (
-                Stage::Surveying | Stage::Confirming | Stage::Settling | Stage::ConfirmingLeave,
-                RoundState::Whole,
-            ) => {
-                self.whole();
-            }
-            (Stage::Confirming, RoundState::Open) => self.stage = Stage::Waiting,
-            // No node sets the key of an open round, so the log is unexpected; there is nothing to wait for any more.
-            (Stage::Settling, RoundState::Open) => self.stage = Stage::Leaving,
-            (Stage::ConfirmingLeave, RoundState::Open) => {
+            (RoundState::Open, Stage::Surveying) => self.stage = Stage::Gathering,
+            (RoundState::Open, Stage::Confirming) => self.stage = Stage::Waiting,
+            (RoundState::Open, Stage::ConfirmingLeave) => {
                 self.pending = None;
                 let missing = core::mem::take(&mut self.missing);
                 // Nodes of PyTorch check in to the first round, and do not write its log.
                 let arrived = (attendance.arrived() + 1).max(self.checked_in);
                 self.give_up(Outcome::Short(Shortfall { round: self.round, arrived, missing }));
             }
-            (
-                Stage::Searching
-                | Stage::Surveying
-                | Stage::Confirming
-                | Stage::Settling
-                | Stage::ConfirmingLeave,
-                RoundState::Closed,
-            ) => self.give_up(Outcome::Closed),
-            (
-                Stage::Arriving
-                | Stage::CheckingIn
-                | Stage::Gathering
-                | Stage::Claiming
-                | Stage::Waiting
-                | Stage::Leaving
-                | Stage::CheckingOut
-                | Stage::Notifying
-                | Stage::Over(_),
-                _,
-            ) => {}
+            // `Settling`: no node sets the key of an open round, so the log is unexpected; there is nothing to wait for
+            // any more.
+            (RoundState::Open, _) => self.stage = Stage::Leaving,
         }
     }
 
