@@ -87,7 +87,8 @@ pub fn within_limit<T: Send + 'static>(
     within(RESOLVE_TIMEOUT, token, look_up)
 }
 
-fn within<T: Send + 'static>(
+/// As [`within_limit`], with another longest wait.
+pub(super) fn within<T: Send + 'static>(
     timeout: Duration,
     token: &CancelToken,
     look_up: impl FnOnce() -> Option<T> + Send + 'static,

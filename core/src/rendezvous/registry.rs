@@ -64,26 +64,66 @@ pub enum RegistryError {
     },
 }
 
-/// Backends by name.
+/// Backends or URL schemes by name, sorted.
 #[derive(Debug)]
-pub struct Backends<C>(Vec<(Box<str>, C)>);
+pub struct Registry<C>(Vec<(Box<str>, C)>);
 
-impl<C> Default for Backends<C> {
+impl<C> Default for Registry<C> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<C: Creator> Backends<C> {
-    /// Registers a creator; registering the same one again changes nothing.
+impl<C> Registry<C> {
+    /// Registers the handler of the URLs of a scheme. Schemes in URLs are in lower case.
+    ///
+    /// # Errors
+    /// The scheme has a handler already.
+    pub fn register_scheme(&mut self, scheme: &str, handler: C) -> Result<(), RegistryError> {
+        if self.find(scheme).is_some() {
+            return Err(RegistryError::SchemeTaken { scheme: scheme.into() });
+        }
+        self.insert(scheme, handler);
+        Ok(())
+    }
+
+    /// Returns the creator of handlers of this backend.
+    ///
+    /// # Errors
+    /// The backend is not registered.
+    pub fn find_backend(&self, backend: &str) -> Result<&C, RegistryError> {
+        self.find(backend).ok_or_else(|| match backend {
+            "" => RegistryError::BackendEmpty,
+            "etcd" | "etcd-v2" => RegistryError::NotBuiltIn { backend: backend.into() },
+            _ => RegistryError::NotRegistered { backend: backend.into() },
+        })
+    }
+
+    /// Returns the entry of this name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&C> {
+        self.0.iter().find(|(known, _)| **known == *name).map(|(_, entry)| entry)
+    }
+
+    /// Returns the names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| &**name)
+    }
+
+    fn insert(&mut self, name: &str, entry: C) {
+        let index = self.0.partition_point(|(known, _)| **known < *name);
+        self.0.insert(index, (name.into(), entry));
+    }
+}
+
+impl<C: Creator> Registry<C> {
+    /// Registers a creator of handlers of a backend; registering the same one again changes nothing.
     ///
     /// # Errors
     /// The name is empty, or another creator has it.
-    pub fn register(&mut self, backend: &str, creator: C) -> Result<(), RegistryError> {
-        if backend.is_empty() {
-            return Err(RegistryError::BackendEmpty);
-        }
-        match self.find(backend).ok() {
+    pub fn register_backend(&mut self, backend: &str, creator: C) -> Result<(), RegistryError> {
+        match self.find(backend) {
+            _ if backend.is_empty() => Err(RegistryError::BackendEmpty),
             Some(old) if old.identity() != creator.identity() => Err(RegistryError::Conflict {
                 backend: backend.into(),
                 new: creator.name().into(),
@@ -91,38 +131,11 @@ impl<C: Creator> Backends<C> {
             }),
             Some(_) => Ok(()),
             None => {
-                insert(&mut self.0, backend, creator);
+                self.insert(backend, creator);
                 Ok(())
             }
         }
     }
-
-    /// Returns the creator of handlers of this backend.
-    ///
-    /// # Errors
-    /// The backend is not registered.
-    pub fn find(&self, backend: &str) -> Result<&C, RegistryError> {
-        get(&self.0, backend).ok_or_else(|| match backend {
-            "" => RegistryError::BackendEmpty,
-            "etcd" | "etcd-v2" => RegistryError::NotBuiltIn { backend: backend.into() },
-            _ => RegistryError::NotRegistered { backend: backend.into() },
-        })
-    }
-
-    /// Returns the names, sorted.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| &**name)
-    }
-}
-
-fn get<'a, C>(entries: &'a [(Box<str>, C)], name: &str) -> Option<&'a C> {
-    entries.iter().find(|(known, _)| **known == *name).map(|(_, entry)| entry)
-}
-
-/// Inserts an entry so that the few entries stay sorted by name.
-fn insert<C>(entries: &mut Vec<(Box<str>, C)>, name: &str, entry: C) {
-    let index = entries.partition_point(|(known, _)| **known < *name);
-    entries.insert(index, (name.into(), entry));
 }
 
 /// Checks that a new handler is of the requested backend.
@@ -134,36 +147,6 @@ pub fn check_backend(got: &str, wanted: &str) -> Result<(), RegistryError> {
         return Ok(());
     }
     Err(RegistryError::Mismatch { got: got.into(), wanted: wanted.into() })
-}
-
-/// URL schemes by name.
-#[derive(Debug)]
-pub struct Schemes<C>(Vec<(Box<str>, C)>);
-
-impl<C> Default for Schemes<C> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<C> Schemes<C> {
-    /// Registers the handler of the URLs of a scheme. Schemes in URLs are in lower case.
-    ///
-    /// # Errors
-    /// The scheme has a handler already.
-    pub fn register(&mut self, scheme: &str, handler: C) -> Result<(), RegistryError> {
-        if self.find(scheme).is_some() {
-            return Err(RegistryError::SchemeTaken { scheme: scheme.into() });
-        }
-        insert(&mut self.0, scheme, handler);
-        Ok(())
-    }
-
-    /// Returns the handler of the URLs of a scheme.
-    #[must_use]
-    pub fn find(&self, scheme: &str) -> Option<&C> {
-        get(&self.0, scheme)
-    }
 }
 
 #[cfg(test)]
@@ -185,20 +168,20 @@ mod tests {
 
     #[test]
     fn a_name_has_one_creator() {
-        let mut backends = Backends::default();
-        let error = backends.register("", Maker("a", 1)).expect_err("no name");
+        let mut backends = Registry::default();
+        let error = backends.register_backend("", Maker("a", 1)).expect_err("no name");
         assert_eq!(error.to_string(), "The rendezvous backend name must be a non-empty string.");
-        backends.register("x", Maker("a", 1)).expect("free");
-        backends.register("x", Maker("a", 1)).expect("the same again");
-        let error = backends.register("x", Maker("b", 2)).expect_err("taken");
+        backends.register_backend("x", Maker("a", 1)).expect("free");
+        backends.register_backend("x", Maker("a", 1)).expect("the same again");
+        let error = backends.register_backend("x", Maker("b", 2)).expect_err("taken");
         assert_eq!(
             error.to_string(),
             "The rendezvous backend 'x' cannot be registered with 'b' as it is already registered with 'a'."
         );
-        backends.register("w", Maker("b", 2)).expect("free");
-        assert_eq!(backends.find("x"), Ok(&Maker("a", 1)));
+        backends.register_backend("w", Maker("b", 2)).expect("free");
+        assert_eq!(backends.find_backend("x"), Ok(&Maker("a", 1)));
         assert_eq!(backends.names().collect::<Vec<_>>(), ["w", "x"]);
-        let error = backends.find("y").expect_err("none");
+        let error = backends.find_backend("y").expect_err("none");
         assert_eq!(
             error.to_string(),
             "The rendezvous backend 'y' is not registered. Did you forget to call `register`?"
@@ -214,9 +197,9 @@ mod tests {
 
     #[test]
     fn a_scheme_is_registered_once() {
-        let mut schemes = Schemes::default();
-        schemes.register("own", 1).expect("free");
-        let error = schemes.register("own", 1).expect_err("taken, though by the same");
+        let mut schemes = Registry::default();
+        schemes.register_scheme("own", 1).expect("free");
+        let error = schemes.register_scheme("own", 1).expect_err("taken, though by the same");
         assert_eq!(error.to_string(), "Rendezvous handler for own:// already registered");
         assert_eq!((schemes.find("own"), schemes.find("other")), (Some(&1), None));
     }

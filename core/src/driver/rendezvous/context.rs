@@ -7,7 +7,7 @@ use super::static_backend::StaticBackend;
 use super::url::{BUILT_IN, BuiltInScheme, UrlHandler, UrlOptions, UrlRendezvous};
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::rdzv_settings::RDZV_BACKEND;
-use crate::rendezvous::registry::{Backends, Creator, Identity, RegistryError, Schemes, check_backend};
+use crate::rendezvous::registry::{Creator, Identity, Registry, RegistryError, check_backend};
 use crate::rendezvous::static_settings::STATIC_BACKEND;
 use crate::rendezvous::url::{RendezvousUrl, UrlError};
 use alloc::boxed::Box;
@@ -31,8 +31,8 @@ impl Creator for Registered {
 
 /// Backends, URL schemes, and the store servers that this process hosts. None of it is global.
 pub struct Context {
-    backends: Mutex<Backends<Registered>>,
-    schemes: Mutex<Schemes<Arc<dyn UrlHandler>>>,
+    backends: Mutex<Registry<Registered>>,
+    schemes: Mutex<Registry<Arc<dyn UrlHandler>>>,
     servers: Arc<HostedServers>,
 }
 
@@ -47,16 +47,10 @@ impl Default for Context {
         let context = Self { backends: Mutex::default(), schemes: Mutex::default(), servers: Arc::default() };
         let servers = || Arc::clone(&context.servers);
         // Cannot fail: the registry is empty, so these names are free.
-        lock(&context.backends)
-            .register(STATIC_BACKEND, Registered(Arc::new(StaticBackend::new(servers()))))
-            .ok();
-        lock(&context.backends)
-            .register(RDZV_BACKEND, Registered(Arc::new(RdzvBackend::new(servers()))))
-            .ok();
+        context.register_backend(STATIC_BACKEND, Arc::new(StaticBackend::new(servers()))).ok();
+        context.register_backend(RDZV_BACKEND, Arc::new(RdzvBackend::new(servers()))).ok();
         for (scheme, meet) in BUILT_IN {
-            lock(&context.schemes)
-                .register(scheme, Arc::new(BuiltInScheme { meet, servers: servers() }))
-                .ok();
+            context.register_url_scheme(scheme, Arc::new(BuiltInScheme { meet, servers: servers() })).ok();
         }
         context
     }
@@ -72,7 +66,7 @@ impl Context {
         backend: &str,
         creator: Arc<dyn CreateHandler>,
     ) -> Result<(), RegistryError> {
-        lock(&self.backends).register(backend, Registered(creator))
+        lock(&self.backends).register_backend(backend, Registered(creator))
     }
 
     /// Returns the names of the backends, sorted.
@@ -86,7 +80,7 @@ impl Context {
     /// # Errors
     /// No backend has this name.
     pub fn check_backend(&self, backend: &str) -> Result<(), RegistryError> {
-        lock(&self.backends).find(backend).map(drop)
+        lock(&self.backends).find_backend(backend).map(drop)
     }
 
     /// Creates a handler of the backend that the parameters name.
@@ -98,7 +92,7 @@ impl Context {
         parameters: &RendezvousParameters,
     ) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
         // The registry is unlocked here: a foreign creator may be slow, and may register other backends.
-        let creator = Arc::clone(&lock(&self.backends).find(&parameters.backend)?.0);
+        let creator = Arc::clone(&lock(&self.backends).find_backend(&parameters.backend)?.0);
         let handler = creator.create(parameters)?;
         check_backend(handler.backend(), &parameters.backend)?;
         Ok(handler)
@@ -113,7 +107,7 @@ impl Context {
         scheme: &str,
         handler: Arc<dyn UrlHandler>,
     ) -> Result<(), RegistryError> {
-        lock(&self.schemes).register(scheme, handler)
+        lock(&self.schemes).register_scheme(scheme, handler)
     }
 
     /// Begins a rendezvous by URL; [`UrlRendezvous::next`] waits for the other ranks.

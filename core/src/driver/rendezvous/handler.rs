@@ -22,6 +22,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// A store client and, where this process hosts the store, its server, which lives as long as the client.
 #[derive(Debug)]
@@ -255,6 +256,18 @@ pub trait RendezvousHandler: Send + Sync {
     /// and this does nothing.
     fn set_token(&self, token: &CancelToken) {
         let _ = token;
+    }
+}
+
+/// Locks what a thread of a node holds while it joins the run `run_id`.
+///
+/// # Errors
+/// Another thread of the node is joining already.
+pub(super) fn lock_join<'a, T>(mutex: &'a Mutex<T>, run_id: &str) -> Result<MutexGuard<'a, T>, HandlerError> {
+    match mutex.try_lock() {
+        Ok(guard) => Ok(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(HandlerError::Joining { run_id: run_id.into() }),
     }
 }
 

@@ -76,14 +76,16 @@ fn listen_host_of(host: &str) -> &str {
     if host == "localhost" || host.parse::<IpAddr>().is_ok() { host } else { EVERY_INTERFACE }
 }
 
-/// Returns the address at which this host reaches the server.
-pub(super) fn local_address(server: &Server) -> String {
-    match server.local_addr().ip() {
+/// Returns the host and the port at which this process reaches `server` if it hosts it, and otherwise those given.
+pub(super) fn address_of(server: Option<&Server>, host: &str, port: u16) -> (String, u16) {
+    let Some(address) = server.map(Server::local_addr) else { return (host.to_string(), port) };
+    let host = match address.ip() {
         ip if !ip.is_unspecified() => ip.to_string(),
         IpAddr::V4(_) => "127.0.0.1".to_string(),
         // A server on `::` accepts IPv4 and IPv6, unless configured otherwise.
         IpAddr::V6(_) => Ipv6Addr::LOCALHOST.to_string(),
-    }
+    };
+    (host, address.port())
 }
 
 #[cfg(test)]

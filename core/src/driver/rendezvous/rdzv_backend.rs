@@ -1,10 +1,10 @@
 //! The `rdzv` backend: the server runs the rounds, and notifies each node at once of changes to its round.
 
 use super::handler::{
-    CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage,
+    CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage, lock_join,
 };
 use super::host_name::{full_host_name, host_name};
-use super::hosting::{HostedServers, local_address};
+use super::hosting::{HostedServers, address_of};
 use super::last_rounds::LastRounds;
 use crate::driver::call_error::CallError;
 use crate::driver::cancel::{CancelToken, Canceller};
@@ -15,7 +15,7 @@ use crate::driver::native_client::{
 };
 use crate::driver::native_store::NativeStore;
 use crate::driver::random::random_seed;
-use crate::driver::resolve::{self, ResolveError};
+use crate::driver::resolve;
 use crate::driver::server::{Server, StartErrorKind};
 use crate::driver::socket::endpoint_text;
 use crate::driver::store::{Store, Timeouts as StoreTimeouts};
@@ -37,7 +37,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Creator of the backend's handlers.
 #[derive(Debug)]
@@ -161,10 +161,7 @@ impl RdzvRendezvous {
         self.check_cancelled(operation, token)?;
         let server = self.host(token)?;
         self.check_cancelled(operation, token)?;
-        let (host, port) = match &server {
-            Some(server) => (local_address(server), server.local_addr().port()),
-            None => (self.settings.host.clone(), self.settings.port),
-        };
+        let (host, port) = address_of(server.as_deref(), &self.settings.host, self.settings.port);
         let options = session_options(&self.settings, &self.node, connect_timeout);
         let client = NativeClient::start(&host, port, options).map_err(connection)?;
         Ok(link.insert(Link { client, server, port }).clone())
@@ -301,13 +298,7 @@ impl RendezvousHandler for RdzvRendezvous {
 
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
         let token = self.canceller.token();
-        let _one_at_a_time = match self.joining.try_lock() {
-            Ok(joining) => joining,
-            Err(TryLockError::Poisoned(joining)) => joining.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return Err(HandlerError::Joining { run_id: self.settings.run_id.as_str().into() });
-            }
-        };
+        let _one_at_a_time = lock_join(&self.joining, &self.settings.run_id)?;
         let (link, joined) = self.join(&token)?;
         let store = Store::over(Arc::new(NativeStore::new(&link.client)));
         // The session's store adds a slash before every key, and the prefix store adds one after its prefix.
@@ -560,15 +551,9 @@ fn is_local(host: &str, timeout: Duration, token: &CancelToken) -> bool {
     if let Some(address) = resolve::literal(host, 0) {
         return can_bind(&address);
     }
-    let (found, result) = mpsc::channel();
-    let cancelled = found.clone();
-    let _guard = token.on_cancel(move || drop(cancelled.send(Err(ResolveError::Resolver(libc::EAI_AGAIN)))));
-    let lookup = resolve::look_up(host, 0, move |addresses| {
-        // Fails if the caller no longer waits.
-        found.send(addresses).ok();
-    });
-    let addresses = lookup.ok().and_then(|()| result.recv_timeout(timeout).ok());
-    addresses.is_some_and(|found| found.is_ok_and(|addresses| addresses.iter().any(can_bind)))
+    let host = String::from(host);
+    let addresses = resolve::within(timeout, token, move || resolve::addresses(&host, 0).ok());
+    addresses.is_some_and(|addresses| addresses.iter().any(can_bind))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

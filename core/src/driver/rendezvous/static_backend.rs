@@ -2,9 +2,9 @@
 //! Nodes of PyTorch can take part in the same group; a group without them can meet again in further rounds.
 
 use super::handler::{
-    CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage,
+    CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage, lock_join,
 };
-use super::hosting::{HostedServers, HostingError, local_address};
+use super::hosting::{HostedServers, HostingError, address_of};
 use super::process_claim::{process_claim, start_time};
 use crate::driver::call_error::CallError;
 use crate::driver::cancel::{CancelToken, Canceller};
@@ -28,7 +28,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Creator of the static backend's handlers.
 #[derive(Debug)]
@@ -361,13 +361,7 @@ impl RendezvousHandler for StaticRendezvous {
     /// if all of them support rounds, and otherwise return the same result again.
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
         let token = self.canceller.token();
-        let mut rounds = match self.rounds.try_lock() {
-            Ok(rounds) => rounds,
-            Err(TryLockError::Poisoned(rounds)) => rounds.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return Err(HandlerError::Joining { run_id: self.settings.run_id.as_str().into() });
-            }
-        };
+        let mut rounds = lock_join(&self.rounds, &self.settings.run_id)?;
         let known = self.joined().store.clone();
         let joined = match known {
             Some(store) => store,
@@ -477,10 +471,7 @@ impl StoreLocation<'_> {
     ) -> Result<NodeStore, HandlerError> {
         let server =
             if self.is_host { Some(servers.host(self.host, self.port, self.listen_host)?) } else { None };
-        let (host, port): (String, u16) = match &server {
-            Some(server) => (local_address(server), server.local_addr().port()),
-            None => (self.host.to_string(), self.port),
-        };
+        let (host, port) = address_of(server.as_deref(), self.host, self.port);
         let store = Store::connect(&host, port, options)?;
         Ok(NodeStore::new(store, server))
     }

@@ -9,7 +9,7 @@ use rendezvous_core::elastic_store::get_all::read_confirmation;
 use rendezvous_core::rendezvous::error::{RendezvousError, RendezvousErrorKind};
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use rendezvous_core::rendezvous::parse::parse_config;
-use rendezvous_core::rendezvous::registry::Schemes;
+use rendezvous_core::rendezvous::registry::Registry;
 use rendezvous_core::rendezvous::static_settings::StaticSettings;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
 use rendezvous_core::rendezvous::url::{RankEnvironment, RendezvousUrl, WorldSize};
@@ -28,8 +28,8 @@ fn rules_hold() -> bool {
     let settings = parameters.map(|parameters| StaticSettings::read(&parameters.with("rank", 1)));
     let by_rank = settings.is_ok_and(|settings| settings.is_ok_and(|settings| settings.rank == 1));
     let error = RendezvousError::Closed { run_id: "run".into() };
-    let mut schemes = Schemes::default();
-    let registered = schemes.register("own", 1).is_ok() && schemes.register("own", 1).is_err();
+    let mut schemes = Registry::default();
+    let registered = schemes.register_scheme("own", 1).is_ok() && schemes.register_scheme("own", 1).is_err();
     let info = RendezvousStoreInfo::from_values(b"h", b"1").is_ok();
     let config = parse_config("a=1").is_ok_and(|config| config.iter().len() == 1);
     by_url && by_rank && registered && info && config && error.kind() == RendezvousErrorKind::Closed
