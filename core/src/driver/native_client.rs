@@ -253,7 +253,7 @@ struct Submitted {
     token: CancelToken,
     /// Inbox for its pushes.
     inbox: Option<Arc<Inbox<OwnedFrame>>>,
-    reply: Option<Reply<Result<OwnedFrame, Loss>>>,
+    reply: Reply<Result<OwnedFrame, Loss>>,
 }
 
 enum Command {
@@ -599,16 +599,12 @@ impl NativeClient {
         // A spare waits until a round needs it.
         let slack = self.inner.options.answer_slack + THREAD_TIMEOUT;
         let limit = if encoded.is_join() { Duration::MAX } else { encoded.span + slack };
-        let token = token.clone();
-        self.submit(Submitted { encoded, token, inbox, reply: Some(reply) });
+        let submitted = Submitted { encoded, token: token.clone(), inbox, reply };
+        self.inner.thread.send(Command::Call(Box::new(submitted)));
         match answer.wait(limit) {
             Ok(result) => result,
             Err(none) => Err(self.no_answer(none)),
         }
-    }
-
-    fn submit(&self, call: Submitted) {
-        self.inner.thread.send(Command::Call(Box::new(call)));
     }
 
     /// Makes the failure of a call that the session's thread did not answer: the session is over, or the thread

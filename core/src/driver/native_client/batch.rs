@@ -135,15 +135,13 @@ impl Batch {
 
     /// Encodes the request for a store with this scope.
     pub(super) fn encode(&self, scope: &[u8], span: Duration) -> EncodedRequest {
-        let steps = scoped_steps(scope, &self.0);
-        let names: Vec<[&[u8]; 1]> = steps.iter().map(|(key, _)| [&**key]).collect();
-        let requests: Vec<Batched<ClientFrame<'_>>> =
-            steps.iter().zip(&names).map(|(step, name)| Batched(request(step, name))).collect();
+        let steps = self.0.iter().map(|(name, step)| Batched(request(Key::scoped(scope, name), step)));
+        let requests: Vec<Batched<ClientFrame<'_>>> = steps.collect();
         EncodedRequest::new(Operation::Batch, &ClientFrame::Batch { requests: List::new(&requests) }, span)
     }
 }
 
-type Scoped<'a, S> = Steps<&'a S>;
+type Scoped<'a> = Steps<&'a Step>;
 
 fn check_keys<'a>(
     keys: &mut dyn Iterator<Item = &'a [u8]>,
@@ -158,7 +156,7 @@ fn check_keys<'a>(
 }
 
 /// Returns the steps with whole keys.
-fn scoped_steps<'a, S>(scope: &[u8], steps: &'a Steps<S>) -> Scoped<'a, S> {
+fn scoped_steps<'a>(scope: &[u8], steps: &'a Steps<Step>) -> Scoped<'a> {
     steps.iter().map(|(key, step)| ([scope, key].concat().into(), step)).collect()
 }
 
@@ -172,7 +170,7 @@ fn compare<'a>(key: Key<'a>, test: &'a Test) -> Compare<'a> {
     Compare { key, condition }
 }
 
-fn writes<'a>(steps: &'a Scoped<'_, Step>) -> Vec<Write<'a>> {
+fn writes<'a>(steps: &'a Scoped<'_>) -> Vec<Write<'a>> {
     let write = |(whole, step): &'a (Box<[u8]>, &Step)| {
         let key = Key::raw(whole);
         match step {
@@ -186,12 +184,11 @@ fn writes<'a>(steps: &'a Scoped<'_, Step>) -> Vec<Write<'a>> {
     steps.iter().map(write).collect()
 }
 
-fn request<'a>((whole, step): &'a (Box<[u8]>, &BatchStep), name: &'a [&'a [u8]; 1]) -> ClientFrame<'a> {
-    let key = Key::raw(whole);
+const fn request<'a>(key: Key<'a>, step: &'a BatchStep) -> ClientFrame<'a> {
     match step {
         BatchStep::Write(step) => write_request(key, step),
         BatchStep::CompareSet { expected, desired } => ClientFrame::CompareSet { key, expected, desired },
-        BatchStep::Check => ClientFrame::Check { keys: Keys::scoped(b"", name) },
+        BatchStep::Check => ClientFrame::Check { keys: Keys::one(key) },
         BatchStep::QueuePush { item } => ClientFrame::QueuePush { key, value: item },
         BatchStep::QueueLen => ClientFrame::QueueLen { key },
     }

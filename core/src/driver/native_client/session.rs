@@ -26,7 +26,7 @@ const SOCKET: Token = Token(0);
 struct Caller {
     token: CancelToken,
     inbox: Option<Arc<Inbox<OwnedFrame>>>,
-    reply: Option<Reply<Result<OwnedFrame, Loss>>>,
+    reply: Reply<Result<OwnedFrame, Loss>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -187,11 +187,7 @@ impl Session {
                     self.driver.cancel(id);
                 }
             }
-            Err(refused) => {
-                if let Some(reply) = reply {
-                    reply.answer(Err(refused));
-                }
-            }
+            Err(refused) => reply.answer(Err(refused)),
         }
     }
 
@@ -226,13 +222,11 @@ impl Session {
                 if let Some(inbox) = inbox {
                     self.streams.insert(answer.id, inbox);
                 }
-                if let Some(reply) = reply {
-                    reply.answer(Ok(answer));
-                }
+                reply.answer(Ok(answer));
             }
             SessionOutput::Failed(id, _, loss) => {
-                if let Some(reply) = self.callers.remove(&id).and_then(|caller| caller.reply) {
-                    reply.answer(Err(loss));
+                if let Some(caller) = self.callers.remove(&id) {
+                    caller.reply.answer(Err(loss));
                 }
             }
             SessionOutput::Pushed(push) => {
