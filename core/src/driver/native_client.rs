@@ -577,10 +577,12 @@ impl NativeClient {
     ) -> Result<(u64, NativeResponse), NativeError> {
         let Inner { options, answer_limits, peer, .. } = &*self.inner;
         let (pending, encoded) = request.encode((&self.view.scope, options, peer), budget)?;
+        let began = self.inner.clock.now();
         let answer = self.exchange(encoded, inbox, &self.canceller.token());
-        let id = answer.as_ref().map_or(0, |answer| answer.id);
-        let response = pending.settle(answer, answer_limits, (&self.view.scope, peer));
-        response.map(|response| (id, response)).map_err(|loss| pending.error(loss, &self.view.scope, peer))
+        let (id, elapsed) =
+            (answer.as_ref().map_or(0, |answer| answer.id), self.inner.clock.now().since(began));
+        let response = pending.settle(answer, elapsed, answer_limits, (&self.view.scope, peer))?;
+        Ok((id, response))
     }
 
     fn exchange(

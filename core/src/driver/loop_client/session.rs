@@ -207,13 +207,8 @@ impl LoopSession {
     fn handle_event(&mut self, now: Instant, output: SessionOutput, event_queue: &mut VecDeque<LoopEvent>) {
         let event = match output {
             SessionOutput::Open => SessionEvent::Open,
-            SessionOutput::OwnedFrame(encoded, answer) => {
-                let id = answer.id;
-                event_queue.extend(self.ended(now, id, &encoded, Ok(answer)));
-                return;
-            }
-            SessionOutput::Failed(id, encoded, loss) => {
-                event_queue.extend(self.ended(now, id, &encoded, Err(loss)));
+            SessionOutput::Ended(id, encoded, answer) => {
+                event_queue.extend(self.ended(now, id, &encoded, answer));
                 return;
             }
             SessionOutput::Pushed(push) => return self.pushed(&push, event_queue),
@@ -299,10 +294,7 @@ impl LoopSession {
         };
         let (operation, call, elapsed) = (pending.operation, self.call_id(request), encoded.since_begun(now));
         let (scope, peer) = (&*self.options.scope, &*self.peer);
-        let result = pending.settle(answer, &limits, (scope, peer)).map_err(|mut loss| {
-            loss.failure.elapsed = elapsed;
-            pending.error(loss, scope, peer)
-        });
+        let result = pending.settle(answer, elapsed, &limits, (scope, peer));
         if let (Ok(NativeResponse::Joined(joined)), Some((settings, _, rounds))) = (&result, &self.settings) {
             rounds.entered(settings, joined.round);
         }

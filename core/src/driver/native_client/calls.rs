@@ -113,7 +113,7 @@ fn outcome_of(call: &Call<'_>, frame: &ServerFrame<'_>, take: &mut dyn Take) -> 
             take.whole(value.unwrap_or(expected));
             Outcome::Value
         }
-        (Request::MultiGet { .. }, ServerFrame::Values { values }) => {
+        (Request::MultiGet { keys }, ServerFrame::Values { values }) if values.len() == keys.len() => {
             if values.iter().any(|found| found.value.is_none()) {
                 return Some(Outcome::Missing);
             }

@@ -6,6 +6,7 @@ use crate::limits::FrameLimits;
 use crate::node::native_client::Ending;
 use crate::store::engine::PrefixRemoved;
 use crate::store::op::Key;
+use crate::time::Duration;
 use crate::wire::native::{BarrierEnd, Batched, ServerFrame, Why};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -202,27 +203,34 @@ impl PendingRequest {
         loss.into_error(self.operation, (first, self.keys_count), peer)
     }
 
-    /// Returns the response that the server sent, or the failure of the request.
+    /// Returns the response that the server sent `elapsed` after the request, or the error of the request.
     pub(in crate::driver) fn settle(
         &self,
         answer: Result<OwnedFrame, Loss>,
+        elapsed: Duration,
         limits: &FrameLimits,
         (scope, peer): (&[u8], &str),
-    ) -> Result<NativeResponse, Loss> {
-        match answer {
+    ) -> Result<NativeResponse, NativeError> {
+        let loss = match answer {
             Ok(answer) => {
                 let response = answer.frame(limits).and_then(|frame| self.decode(&frame, scope, peer));
-                response.ok_or_else(|| Loss::of_wrong_answer(self.operation))
+                if let Some(response) = response {
+                    return Ok(response);
+                }
+                let mut loss = Loss::of_wrong_answer(self.operation);
+                loss.failure.elapsed = elapsed;
+                loss
             }
             // Closing is done when the session is over, whatever the server's last message was.
             Err(loss) if self.operation == Operation::Bye && loss.ending() == Some(Ending::Left) => {
-                Ok(NativeResponse::Done)
+                return Ok(NativeResponse::Done);
             }
-            Err(loss) => Err(loss),
-        }
+            Err(loss) => loss,
+        };
+        Err(self.error(loss, scope, peer))
     }
 
-    /// Converts a response; `None` if it does not fit the operation.
+    /// Converts a response; `None` if it does not fit the operation, or the number of its keys or requests.
     fn decode(&self, frame: &ServerFrame<'_>, scope: &[u8], peer: &str) -> Option<NativeResponse> {
         use Operation as O;
         use ServerFrame as F;
@@ -234,7 +242,7 @@ impl PendingRequest {
             (O::DeletePrefix, F::PrefixRemoved { removed, left, .. }) => {
                 NativeResponse::Removed(PrefixRemoved { removed, left })
             }
-            (O::MultiGet, F::Values { values }) => {
+            (O::MultiGet, F::Values { values }) if values.len() == self.keys_count => {
                 let values = values.iter().map(|found| match found.value {
                     Some(value) => Versioned { revision: found.revision, value: value.to_vec() },
                     None => Versioned::default(),
@@ -246,7 +254,7 @@ impl PendingRequest {
                 NativeResponse::Page(KeysPage { keys, more })
             }
             (O::Txn, F::Outcome { holds, revision }) => NativeResponse::Txn(TxnResult { holds, revision }),
-            (O::Batch, F::BatchDone { answers }) => {
+            (O::Batch, F::BatchDone { answers }) if answers.len() == self.names.len() => {
                 let answers = answers.iter().enumerate();
                 let answers = answers.map(|(at, Batched(answer))| self.decode_part(at, &answer, scope, peer));
                 NativeResponse::Batch(answers.collect::<Option<_>>()?)

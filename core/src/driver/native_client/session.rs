@@ -213,21 +213,16 @@ impl Session {
                     opened.answer(Ok(()));
                 }
             }
-            SessionOutput::OwnedFrame(encoded, answer) => {
-                if encoded.is_join() {
+            SessionOutput::Ended(id, encoded, answer) => {
+                if answer.is_ok() && encoded.is_join() {
                     // Events of the previous round are obsolete.
                     self.shared.events.retain(NodeEvent::is_before_round);
                 }
-                let Some(Caller { inbox, reply, .. }) = self.callers.remove(&answer.id) else { return };
-                if let Some(inbox) = inbox {
-                    self.streams.insert(answer.id, inbox);
+                let Some(Caller { inbox, reply, .. }) = self.callers.remove(&id) else { return };
+                if let (Some(inbox), Ok(_)) = (inbox, &answer) {
+                    self.streams.insert(id, inbox);
                 }
-                reply.answer(Ok(answer));
-            }
-            SessionOutput::Failed(id, _, loss) => {
-                if let Some(caller) = self.callers.remove(&id) {
-                    caller.reply.answer(Err(loss));
-                }
+                reply.answer(answer);
             }
             SessionOutput::Pushed(push) => {
                 let id = push.id;

@@ -85,33 +85,17 @@ impl EncodedRequest {
         now.since(self.began)
     }
 
-    /// Returns the request's frame.
-    pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ClientFrame<'a>> {
-        match &self.content {
-            Content::Frame(kind, body) => ClientFrame::parse(*kind, body, limits).ok().flatten(),
-            Content::Call(owned) => frame_of(&owned.call(), self.span),
-        }
-    }
-
-    /// Returns whether a response for several keys or requests covers all of them, and no others.
-    fn is_complete_answer(&self, answer: &OwnedFrame, limits: &FrameLimits) -> bool {
-        if !matches!(self.operation, Operation::MultiGet | Operation::Batch) {
-            return true;
-        }
-        let frames = self.frame(limits).zip(answer.frame(limits));
-        frames.is_some_and(|(request, answer)| answer.answers_all(&request))
-    }
-
     /// Returns whether it joins a run.
     pub(in crate::driver) const fn is_join(&self) -> bool {
         matches!(self.operation, Operation::Join | Operation::Standby)
     }
 
     fn run_to_join(&self, limits: &FrameLimits) -> Option<Vec<u8>> {
+        let Content::Frame(kind, body) = &self.content else { return None };
         if !self.is_join() {
             return None;
         }
-        match self.frame(limits)? {
+        match ClientFrame::parse(*kind, body, limits).ok()?? {
             ClientFrame::Join { entry } | ClientFrame::Standby { entry } => Some(entry.run_id.to_vec()),
             _ => None,
         }
@@ -143,10 +127,8 @@ impl Message for &EncodedRequest {
 pub(in crate::driver) enum SessionOutput {
     /// The session is open.
     Open,
-    /// A request was answered.
-    OwnedFrame(EncodedRequest, OwnedFrame),
-    /// The request with this id failed.
-    Failed(u64, EncodedRequest, Loss),
+    /// The request with this id was answered, or failed.
+    Ended(u64, EncodedRequest, Result<OwnedFrame, Loss>),
     /// A push of a watch or a lease.
     Pushed(OwnedFrame),
     /// The node has an event.
@@ -391,19 +373,13 @@ impl SessionDriver {
     fn report_failure(&mut self, id: u64, mut loss: Loss) {
         if let Some(encoded) = self.requests.remove(&id) {
             loss.failure.elapsed = encoded.since_begun(self.clock.now());
-            self.output.push_back(SessionOutput::Failed(id, encoded, loss));
+            self.output.push_back(SessionOutput::Ended(id, encoded, Err(loss)));
         }
     }
 
     fn report_answer(&mut self, answer: OwnedFrame) {
-        let Some(encoded) = self.requests.remove(&answer.id) else { return };
-        let is_whole = encoded.is_complete_answer(&answer, &self.limits);
-        if is_whole {
-            self.output.push_back(SessionOutput::OwnedFrame(encoded, answer));
-        } else {
-            let mut loss = Loss::of_wrong_answer(encoded.operation);
-            loss.failure.elapsed = encoded.since_begun(self.clock.now());
-            self.output.push_back(SessionOutput::Failed(answer.id, encoded, loss));
+        if let Some(encoded) = self.requests.remove(&answer.id) {
+            self.output.push_back(SessionOutput::Ended(answer.id, encoded, Ok(answer)));
         }
     }
 

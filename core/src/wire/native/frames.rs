@@ -209,17 +209,6 @@ impl ServerFrame<'_> {
     pub const fn is_numbered(kind: u16) -> bool {
         !matches!(kind, 0x8001..=0x800f)
     }
-
-    /// Returns whether an answer with one entry for each key or request of `request` has the right number of
-    /// entries.
-    #[must_use]
-    pub const fn answers_all(&self, request: &ClientFrame<'_>) -> bool {
-        match (self, request) {
-            (Self::Values { values }, ClientFrame::MultiGet { keys, .. }) => values.len() == keys.len(),
-            (Self::BatchDone { answers }, ClientFrame::Batch { requests }) => answers.len() == requests.len(),
-            _ => true,
-        }
-    }
 }
 
 /// Frame within a frame: its kind, then its fields.
