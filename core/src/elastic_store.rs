@@ -11,7 +11,6 @@ mod survey;
 
 use crate::store::call::Outcome;
 use crate::time::Instant;
-use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -97,8 +96,4 @@ fn counter_key(prefix: &str) -> Box<str> {
 
 fn last_member_key(prefix: &str) -> Box<str> {
     joined(&[prefix, "/last_member"])
-}
-
-fn owned(prefix: &str) -> Box<str> {
-    prefix.to_owned().into()
 }

@@ -10,7 +10,7 @@
 //! reports it.
 
 use super::survey::Survey;
-use super::{GroupError, Step, UnexpectedOutcome, check_group, counter_key, joined, last_member_key, owned};
+use super::{GroupError, Step, UnexpectedOutcome, check_group, counter_key, joined, last_member_key};
 use crate::store::call::Outcome;
 use crate::time::{Duration, Instant, Seconds};
 use alloc::boxed::Box;
@@ -49,7 +49,7 @@ impl BarrierOptions {
     pub fn new(world_size: i64, key_prefix: &str) -> Self {
         Self {
             world_size,
-            key_prefix: owned(key_prefix),
+            key_prefix: key_prefix.into(),
             timeout: BARRIER_TIMEOUT,
             rank: None,
             trace_timeout: TRACE_TIMEOUT,

@@ -3,7 +3,7 @@
 
 use super::barrier::BarrierOptions;
 use super::survey::Survey;
-use super::{Step, joined, owned};
+use super::{Step, joined};
 use crate::error::{OneLine, Span};
 use crate::store::call::Outcome;
 use crate::time::Duration;
@@ -91,7 +91,7 @@ impl DataSearch {
     /// Creates the search in an exchange of `world_size` ranks under `prefix`.
     #[must_use]
     pub fn new(prefix: &str, world_size: i64) -> Self {
-        Self { prefix: owned(prefix), survey: Survey::new(world_size) }
+        Self { prefix: prefix.into(), survey: Survey::new(world_size) }
     }
 
     /// Returns the next step; `None` when [`DataSearch::lacking`] has the result.

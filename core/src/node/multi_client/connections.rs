@@ -153,7 +153,11 @@ impl MultiClient {
                 self.link_input(now, conn, DialInput::Failed(kind, cause));
             }
             Input::Received(conn, bytes) => self.received(now, conn, bytes),
-            Input::Sent(conn, bytes) => self.sent(conn, bytes),
+            Input::Sent(conn, bytes) => {
+                if let Some(connection) = self.pool.get_mut(conn) {
+                    connection.out.sent(bytes);
+                }
+            }
             Input::Ended(conn, cause) => {
                 if self
                     .pool
@@ -255,12 +259,6 @@ impl MultiClient {
         }
     }
 
-    fn sent(&mut self, conn: ConnId, bytes: usize) {
-        if let Some(connection) = self.pool.get_mut(conn) {
-            connection.out.sent(bytes);
-        }
-    }
-
     fn received(&mut self, now: Instant, conn: ConnId, mut bytes: &[u8]) {
         while let Some(connection) = self.pool.get_mut(conn) {
             match connection.link.receive(now, &mut bytes) {
@@ -303,8 +301,7 @@ impl MultiClient {
 
     /// Closes a connection whose peer violated the protocol after its greeting. The calls on it fail.
     fn violated(&mut self, now: Instant, conn: ConnId, violation: Violation) {
-        let Some(mut connection) = self.pool.remove(conn) else { return };
-        self.outputs.push_back(Output::Disconnect(conn));
+        let Some(mut connection) = self.close(conn) else { return };
         while let Some(loss) = connection.link.conn.lose() {
             self.complete(now, loss.id, Err(violation_failure(violation, loss.effect)));
         }
@@ -312,8 +309,7 @@ impl MultiClient {
 
     /// Handles the end of an established connection: each of its calls fails or is repeated.
     fn lost(&mut self, now: Instant, conn: ConnId, cause: Cause) {
-        let Some(mut connection) = self.pool.remove(conn) else { return };
-        self.outputs.push_back(Output::Disconnect(conn));
+        let Some(mut connection) = self.close(conn) else { return };
         let age = if connection.begun == 1 { Age::Fresh } else { Age::Used };
         while let Some(loss) = connection.link.conn.lose() {
             let Some(pending) = self.operations.get_mut(&loss.id) else { continue };
@@ -467,13 +463,16 @@ impl MultiClient {
             .collect();
         let surplus = idle.len().saturating_sub(idle_max);
         // The shared connection is needed next.
-        idle.into_iter().filter(|&conn| Some(conn) != shared).take(surplus).for_each(|conn| self.close(conn));
+        idle.into_iter()
+            .filter(|&conn| Some(conn) != shared)
+            .take(surplus)
+            .for_each(|conn| drop(self.close(conn)));
     }
 
-    fn close(&mut self, conn: ConnId) {
-        if self.pool.remove(conn).is_some() {
-            self.outputs.push_back(Output::Disconnect(conn));
-        }
+    fn close(&mut self, conn: ConnId) -> Option<PooledConnection> {
+        let connection = self.pool.remove(conn)?;
+        self.outputs.push_back(Output::Disconnect(conn));
+        Some(connection)
     }
 }
 
