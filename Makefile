@@ -25,6 +25,10 @@ endef
 COMPILE = $(CXX) -std=c++17 $(CXXFLAGS) -Iinclude
 LINK = -Ltarget/release -lrendezvous
 
+# The packages that `make check` tests. Cargo chooses the features of dependencies by the packages that a command names:
+# with the same ones in each command, no crate is built twice.
+CHECKED = -p rendezvous-core -p rendezvous-agent -p rendezvous-rpc -p rendezvous-tests
+
 demo: ## Build all, run a C++ trainer as 4 workers, kill one of them, and compare with an undisturbed run
 	$(call needs,$(CARGO) it comes with Rust)
 	$(call needs,$(CXX) a C++17 compiler is needed)
@@ -45,13 +49,13 @@ else
 	@echo "cargo-nextest is not installed: running the same tests with cargo test, one at a time"
 	$(CARGO) test --locked --workspace --tests --no-fail-fast -- --test-threads=1
 endif
-	$(CARGO) test --locked --doc -p rendezvous-core -p rendezvous-agent -p rendezvous-rpc
+	$(CARGO) test --locked --doc --workspace
 
 check: ## Before each commit: format, lints, unit tests of the three crates, the repository's rules
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) test -p rendezvous-core -p rendezvous-agent -p rendezvous-rpc --lib
-	$(CARGO) test -p rendezvous-tests --test it -- tidy header
+	$(CARGO) test $(CHECKED) --lib -- --test-threads=$$((2 * $$(nproc)))
+	$(CARGO) test $(CHECKED) --test it -- tidy header
 
 lint: ## Format, lints in each feature step, documentation, dependencies
 	$(CARGO) fmt --all --check
