@@ -11,7 +11,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #if defined(__cpp_exceptions)
@@ -296,23 +295,23 @@ namespace detail {
 template <class T>
 class [[nodiscard]] result {
  public:
-  result(T value) : outcome_(std::in_place_index<0>, std::move(value)) {}
-  result(rdzv::error failure) : outcome_(std::in_place_index<1>, std::move(failure)) {}
+  result(T value) : value_(std::move(value)) {}
+  result(rdzv::error failure) : failure_(std::move(failure)) {}
 
-  bool has_value() const noexcept { return outcome_.index() == 0; }
+  bool has_value() const noexcept { return value_.has_value(); }
   /// Not there for `result<bool>`, where it would be mistaken for the value: ask `has_value()`.
   template <class U = T, class = std::enable_if_t<!std::is_same_v<U, bool>>>
   explicit operator bool() const noexcept {
     return has_value();
   }
-  T& operator*() & noexcept { return *std::get_if<0>(&outcome_); }
-  const T& operator*() const& noexcept { return *std::get_if<0>(&outcome_); }
+  T& operator*() & noexcept { return *value_; }
+  const T& operator*() const& noexcept { return *value_; }
   /// By value, so that `for (auto& key : *store.list_keys())` has something to walk over.
-  T operator*() && { return std::move(*std::get_if<0>(&outcome_)); }
-  T* operator->() noexcept { return std::get_if<0>(&outcome_); }
-  const T* operator->() const noexcept { return std::get_if<0>(&outcome_); }
-  const rdzv::error& error() const& noexcept { return *std::get_if<1>(&outcome_); }
-  rdzv::error error() && noexcept { return std::move(*std::get_if<1>(&outcome_)); }
+  T operator*() && { return std::move(*value_); }
+  T* operator->() noexcept { return &*value_; }
+  const T* operator->() const noexcept { return &*value_; }
+  const rdzv::error& error() const& noexcept { return *failure_; }
+  rdzv::error error() && noexcept { return std::move(*failure_); }
 
 #if defined(__cpp_exceptions)
   /// The value within, for as long as the result lives.
@@ -325,13 +324,15 @@ class [[nodiscard]] result {
     return **this;
   }
   T or_throw() && {
-    if (!has_value()) detail::throw_as_its_kind(std::move(*std::get_if<1>(&outcome_)));
-    return std::move(*std::get_if<0>(&outcome_));
+    if (!has_value()) detail::throw_as_its_kind(std::move(*failure_));
+    return std::move(*value_);
   }
 #endif
 
  private:
-  std::variant<T, rdzv::error> outcome_;
+  // Not a variant: compilers take much longer for one.
+  std::optional<T> value_;
+  std::optional<rdzv::error> failure_;
 };
 
 template <>

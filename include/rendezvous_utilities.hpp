@@ -1,9 +1,9 @@
 // rendezvous_utilities.hpp: how ranks exchange data and meet over a store, and tell where theirs is. For
 // C++17 and later; rendezvous.hpp brings it along.
+#include "rendezvous.hpp"
+
 #ifndef RENDEZVOUS_UTILITIES_HPP
 #define RENDEZVOUS_UTILITIES_HPP
-
-#include "rendezvous.hpp"
 
 #if defined(__cpp_exceptions)
 #define RDZV_DETAIL_NAMESPACE v1
