@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 /// Map from devices of the caller to devices of the callee. No two map to the same one.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceMap(BTreeMap<Device, Device>);
 
 /// Error of a map that is not one to one.
@@ -104,7 +104,7 @@ impl DeviceMap {
     }
 }
 
-impl fmt::Debug for DeviceMap {
+impl fmt::Display for DeviceMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
         for (index, (from, to)) in self.iter().enumerate() {
@@ -114,14 +114,8 @@ impl fmt::Debug for DeviceMap {
     }
 }
 
-impl fmt::Display for DeviceMap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
 /// Device maps of one worker, by callee.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceMaps(BTreeMap<WorkerName, DeviceMap>);
 
 impl DeviceMaps {
@@ -159,19 +153,13 @@ impl FromIterator<(WorkerName, DeviceMap)> for DeviceMaps {
     }
 }
 
-impl fmt::Debug for DeviceMaps {
+impl fmt::Display for DeviceMaps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{")?;
         for (index, (name, map)) in self.iter().enumerate() {
             write!(f, "{}{name:?}: {map}", if index == 0 { "" } else { ", " })?;
         }
         f.write_str("}")
-    }
-}
-
-impl fmt::Display for DeviceMaps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
     }
 }
 

@@ -88,8 +88,7 @@ impl Agent {
                 // The newcomer withdraws before this worker has agreed to it.
                 self.withdraw(&change.left, Some(by));
                 // A worker that no member has agreed to cannot remove others.
-                let is_known = self.members().get(&by.name).is_some_and(|known| known.worker == *by);
-                Ok(is_known.then_some(change))
+                Ok(self.is_member(by).then_some(change))
             }
         }
     }
@@ -143,8 +142,7 @@ impl Agent {
         location: &WorkerLocation,
         answer: Result<Box<[u8]>, NoAnswer>,
     ) {
-        let is_known =
-            self.members().get(&location.worker.name).is_some_and(|known| known.location() == *location);
+        let is_known = self.has_member_at(location);
         let Some(notified) = self.notified.iter_mut().find(|notified| notified.number == number) else {
             return;
         };

@@ -36,13 +36,11 @@ impl Agent {
     /// of its death.
     #[must_use]
     pub fn has_member_at(&self, location: &WorkerLocation) -> bool {
-        self.members().get(&location.worker.name).is_some_and(|member| member.location() == *location)
+        self.members().at(location).is_some()
     }
 
     fn lives(&self, location: &WorkerLocation) -> bool {
-        let member =
-            self.members().get(&location.worker.name).filter(|member| member.location() == *location);
-        member.is_some_and(|member| self.death(member).is_none())
+        self.members().at(location).is_some_and(|member| self.death(member).is_none())
     }
 
     /// Returns the death of this member. Another worker that rejoined under its name is alive.
@@ -148,10 +146,7 @@ impl Agent {
 
     /// Marks members as dead whose liveness keys were deleted before they were known as members.
     pub(super) fn mark_lost_members(&mut self) {
-        let known = self
-            .members()
-            .iter()
-            .map(|member| WorkerLocation { worker: member.worker.clone(), address: member.address.clone() });
+        let known = self.members().iter().map(Member::location);
         let lost: Vec<WorkerLocation> =
             known.filter(|location| self.liveness_watcher.are_lost(location)).collect();
         for location in lost {

@@ -125,6 +125,12 @@ impl Members {
         self.0.get(name)
     }
 
+    /// Returns the member there.
+    #[must_use]
+    pub fn at(&self, location: &WorkerLocation) -> Option<&Member> {
+        self.get(&location.worker.name).filter(|member| member.location() == *location)
+    }
+
     /// Returns the member with this number.
     #[must_use]
     pub fn by_id(&self, id: u16) -> Option<&Member> {

@@ -230,9 +230,7 @@ impl ChangingGroup {
     /// Records that a member is dead: it is not notified of changes, and the next worker that changes the group strikes
     /// it out.
     pub fn died(&mut self, location: WorkerLocation) {
-        if self.members.get(&location.worker.name).is_some_and(|member| member.location() == location)
-            && !self.dead.contains(&location)
-        {
+        if self.members.at(&location).is_some() && !self.dead.contains(&location) {
             self.dead.push(location);
         }
     }

@@ -2,6 +2,7 @@
 
 use super::Payload;
 use super::client_state::ClientShared;
+pub use super::client_state::RpcClientOptions;
 use super::completion::Completion;
 use super::io_thread::{IoShared, Target, failure_text};
 use super::link::{Driven, Link, Wanted};
@@ -12,30 +13,14 @@ use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use rendezvous_core::driver::cancel::{CancelGuard, CancelToken};
-use rendezvous_core::driver::event_loop::Ready;
 use rendezvous_core::driver::reply::ask;
 use rendezvous_core::driver::server::ServerFailure;
-use rendezvous_core::driver::socket::KeepAlive;
-use rendezvous_core::limits::RpcLimits;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::time::Duration;
 use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use super::completion::CallResult;
 pub(in crate::driver) use super::completion::{CallGuard, Mark};
-
-/// Options of an [`RpcClient`].
-#[derive(Debug)]
-pub struct RpcClientOptions {
-    /// Name and number of this worker.
-    pub me: WorkerInfo,
-    /// Id of its group.
-    pub group: Vec<u8>,
-    /// Limits of each connection.
-    pub limits: RpcLimits,
-    /// TCP keep-alive, which detects silent hosts; `None` leaves the system's defaults.
-    pub keep_alive: Option<KeepAlive>,
-}
 
 /// Client that calls other workers. Dropping it fails all calls.
 #[derive(Debug)]
@@ -52,16 +37,7 @@ struct Links {
 impl RpcClient {
     /// Creates a client whose connections this thread drives. Its callbacks are those of the worker `home`.
     pub(super) fn on_thread(options: RpcClientOptions, io: &Arc<IoShared>, home: Home) -> Self {
-        let RpcClientOptions { me, group, limits, keep_alive } = options;
-        let shared = Arc::new(ClientShared {
-            me,
-            group: group.into(),
-            limits,
-            keep_alive,
-            home,
-            io: Arc::clone(io),
-            end: OnceLock::new(),
-        });
+        let shared = Arc::new(ClientShared { options, home, io: Arc::clone(io), end: OnceLock::new() });
         let links = Arc::new_cyclic(|links: &Weak<Links>| {
             let token = io.add(links.clone());
             Links { shared, token, links: Mutex::default() }
@@ -152,10 +128,6 @@ impl Links {
 }
 
 impl Target for Links {
-    fn ready(self: Arc<Self>, _: Ready, _: &mut Vec<u8>) {}
-
-    fn tick(self: Arc<Self>, _: Instant, _: &mut Vec<u8>) {}
-
     fn thread_ended(self: Arc<Self>, why: &ServerFailure) {
         // No thread reads responses or checks deadlines any more.
         self.end(&match why {

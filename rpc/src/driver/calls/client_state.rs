@@ -4,19 +4,29 @@ use super::io_thread::IoShared;
 use super::reentrancy::Home;
 use crate::connection::ConnectionError;
 use crate::name::WorkerInfo;
-use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::RpcLimits;
 use std::sync::OnceLock;
 
+/// Options of an [`RpcClient`](super::calling::RpcClient).
+#[derive(Debug)]
+pub struct RpcClientOptions {
+    /// Name and number of this worker.
+    pub me: WorkerInfo,
+    /// Id of its group.
+    pub group: Vec<u8>,
+    /// Limits of each connection.
+    pub limits: RpcLimits,
+    /// TCP keep-alive, which detects silent hosts; `None` leaves the system's defaults.
+    pub keep_alive: Option<KeepAlive>,
+}
+
 /// State that all calls of a client share.
 #[derive(Debug)]
 pub(super) struct ClientShared {
-    pub(super) me: WorkerInfo,
-    pub(super) group: Box<[u8]>,
-    pub(super) limits: RpcLimits,
-    pub(super) keep_alive: Option<KeepAlive>,
+    pub(super) options: RpcClientOptions,
     /// Worker whose callbacks these are.
     pub(super) home: Home,
     pub(super) io: Arc<IoShared>,

@@ -24,13 +24,13 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 /// Connection or listener that the thread drives. Its methods are called on the thread.
 pub(super) trait Target: Send + Sync {
     /// The watched socket is ready.
-    fn ready(self: Arc<Self>, ready: Ready, scratch: &mut Vec<u8>);
+    fn ready(self: Arc<Self>, _: Ready, _: &mut Vec<u8>) {}
 
     /// A scheduled time has come.
-    fn tick(self: Arc<Self>, now: Instant, scratch: &mut Vec<u8>);
+    fn tick(self: Arc<Self>, _: Instant, _: &mut Vec<u8>) {}
 
-    /// The thread has ended.
-    fn thread_ended(self: Arc<Self>, why: &ServerFailure);
+    /// The thread has ended. Clients and servers end their connections themselves.
+    fn thread_ended(self: Arc<Self>, _: &ServerFailure) {}
 }
 
 /// Targets and timers of the thread.
@@ -75,6 +75,28 @@ impl IoShared {
     /// Calls [`Target::ready`] when this socket is ready.
     pub(super) fn watch(&self, fd: RawFd, interest: Interest, token: usize) -> io::Result<Watch> {
         self.watcher.watch(fd, interest, Token(token as u64))
+    }
+
+    /// Watches this socket for another interest, or for the first time.
+    pub(super) fn rewatch(
+        &self,
+        watch: &mut Option<Watch>,
+        fd: RawFd,
+        interest: Interest,
+        token: usize,
+    ) -> io::Result<()> {
+        match watch {
+            Some(watch) => watch.change(interest),
+            None => self.watch(fd, interest, token).map(|new| *watch = Some(new)),
+        }
+    }
+
+    /// Schedules a call of [`Target::tick`] at this time, unless `timer` is earlier.
+    pub(super) fn advance(&self, timer: &mut Option<Instant>, at: Instant, token: usize) {
+        if timer.is_none_or(|timer| at < timer) {
+            *timer = Some(at);
+            self.schedule(at, token);
+        }
     }
 
     /// Schedules a call of [`Target::tick`] at this time.

@@ -20,7 +20,6 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use rendezvous_core::driver::event_loop::{Interest, Ready, Waker, Watch};
 use rendezvous_core::driver::resolve::{Found, literal, look_up};
-use rendezvous_core::driver::server::ServerFailure;
 use rendezvous_core::driver::socket::endpoint_text;
 use rendezvous_core::driver::socket::{Idle, finish_connect, open_socket, start_connect};
 use rendezvous_core::time::{Duration, Instant};
@@ -141,7 +140,8 @@ impl Link {
         port: u16,
     ) -> io::Result<Arc<Self>> {
         let caller_waker = Waker::alone()?;
-        let caller = Caller::new(shared.me.clone(), worker.clone(), &shared.group, shared.limits);
+        let options = &shared.options;
+        let caller = Caller::new(options.me.clone(), worker.clone(), &options.group, options.limits);
         Ok(Arc::new_cyclic(|link: &Weak<Self>| Self {
             shared: Arc::clone(shared),
             worker,
@@ -405,11 +405,8 @@ impl Link {
             }
         }
         self.watch(state);
-        if let (Reader::Thread | Reader::Unowned, Some(at)) = (state.reader, state.caller.poll_timeout())
-            && state.timer.is_none_or(|timer| at < timer)
-        {
-            state.timer = Some(at);
-            self.shared.io.schedule(at, self.token);
+        if let (Reader::Thread | Reader::Unowned, Some(at)) = (state.reader, state.caller.poll_timeout()) {
+            self.shared.io.advance(&mut state.timer, at, self.token);
         }
     }
 
@@ -456,14 +453,7 @@ impl Link {
                 return;
             }
         };
-        let is_watched = match watch {
-            Some(watch) => watch.change(interest),
-            None => {
-                let new = self.shared.io.watch(fd, interest, self.token);
-                new.map(|new| *watch = Some(new))
-            }
-        };
-        if let Err(error) = is_watched {
+        if let Err(error) = self.shared.io.rewatch(watch, fd, interest, self.token) {
             // The socket would not be watched again, so the connection fails at the next event.
             state.caller.lost(lost(&error));
         }
@@ -491,7 +481,8 @@ impl Link {
     fn try_next(&self, state: &mut LinkState, now: Instant) {
         while let Some(address) = state.addresses.pop_front() {
             let begun = open_socket(address).and_then(|socket| {
-                start_connect(&socket, address, self.shared.keep_alive.as_ref()).map(|done| (socket, done))
+                start_connect(&socket, address, self.shared.options.keep_alive.as_ref())
+                    .map(|done| (socket, done))
             });
             match begun {
                 Ok((socket, true)) => return self.finish_dialing(state, now, socket),
@@ -553,9 +544,6 @@ impl Target for Link {
             state.caller.tick(now);
         });
     }
-
-    /// The client ends its links.
-    fn thread_ended(self: Arc<Self>, _: &ServerFailure) {}
 }
 
 const IDLE_SCRATCH_BYTES: usize = 4 * 1024;

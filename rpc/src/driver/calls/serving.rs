@@ -70,7 +70,6 @@ impl fmt::Debug for RpcServerOptions {
 pub struct RpcServer {
     local_addr: SocketAddr,
     shared: Arc<ServerShared>,
-    keep_alive: Option<KeepAlive>,
     thread: IoThread,
 }
 
@@ -92,18 +91,14 @@ impl RpcServer {
         handling: Arc<Handling>,
         failed: impl FnOnce(&ServerFailure) + Send + 'static,
     ) -> Result<Self, StartError> {
-        let RpcServerOptions { listen, me, group, admit, limits, intake, keep_alive } = options;
-        let listener = open_listener(&listen, keep_alive)?;
-        let no_system = |cause| StartError::io(&listen, cause);
+        let listener = open_listener(&options.listen, options.keep_alive)?;
+        let no_system = |cause| StartError::io(&options.listen, cause);
         let local_addr = listener.local_addr().map_err(no_system)?;
         let thread = IoThread::start(failed).map_err(no_system)?;
         let io = Arc::clone(thread.shared());
         let shared = Arc::new_cyclic(|server: &Weak<ServerShared>| ServerShared {
-            me,
-            group: group.into(),
-            admit,
-            limits,
-            intake: Mutex::new(FairIntake::new(intake)),
+            intake: Mutex::new(FairIntake::new(options.intake)),
+            options,
             handling,
             buffer_pool: Arc::default(),
             token: io.add(server.clone()),
@@ -118,16 +113,17 @@ impl RpcServer {
         });
         // The first accept watches the listener.
         shared.io.schedule(Instant::ORIGIN, shared.token);
-        Ok(Self { local_addr, shared, keep_alive, thread })
+        Ok(Self { local_addr, shared, thread })
     }
 
     /// Creates a client of the same worker, whose connections are driven by the same thread.
     #[must_use]
     pub fn client(&self) -> RpcClient {
-        let ServerShared { me, group, limits, handling, io, .. } = &*self.shared;
-        let (me, group, limits, keep_alive) = (me.clone(), group.to_vec(), *limits, self.keep_alive);
-        let options = RpcClientOptions { me, group, limits, keep_alive };
-        RpcClient::on_thread(options, io, handling.home().clone())
+        let ServerShared { options: RpcServerOptions { me, group, limits, keep_alive, .. }, .. } =
+            &*self.shared;
+        let (me, group) = (me.clone(), group.clone());
+        let options = RpcClientOptions { me, group, limits: *limits, keep_alive: *keep_alive };
+        RpcClient::on_thread(options, &self.shared.io, self.shared.handling.home().clone())
     }
 
     /// The address it is bound to, with the port that the system chose.
@@ -191,16 +187,13 @@ impl Admission {
     pub fn ask_again(&self) {
         let Some(shared) = self.0.upgrade() else { return };
         for conn in shared.conns() {
-            conn.change(shared.io.clock.now(), |state| state.admit_again(&*shared.admit));
+            conn.change(shared.io.clock.now(), |state| state.admit_again(&*shared.options.admit));
         }
     }
 }
 
 struct ServerShared {
-    me: WorkerInfo,
-    group: Box<[u8]>,
-    admit: Box<Admit>,
-    limits: RpcLimits,
+    options: RpcServerOptions,
     intake: Mutex<FairIntake>,
     handling: Arc<Handling>,
     buffer_pool: Arc<BufferPool>,
@@ -230,7 +223,7 @@ struct Acceptor {
 
 impl fmt::Debug for ServerShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerShared").field("me", &self.me).finish_non_exhaustive()
+        f.debug_struct("ServerShared").field("options", &self.options).finish_non_exhaustive()
     }
 }
 

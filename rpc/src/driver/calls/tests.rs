@@ -543,7 +543,7 @@ fn calls_to_a_worker_that_leaves_go_on_and_no_others_are_made() {
 #[test]
 fn calls_that_are_given_up_end_and_later_ones_are_made() {
     let scene = scene();
-    let (server, _held) = callable_caller();
+    let (server, local_held) = callable_caller();
     let client = server.client();
     let local = peer_of(&client, &worker("a", 1), &server);
     let port = scene.server.local_addr().port();
@@ -551,7 +551,8 @@ fn calls_that_are_given_up_end_and_later_ones_are_made() {
     let calls = [local.start(Call::of("hold"), &b""[..]), peer.start(Call::of("hold"), &b""[..])];
     // Only the call keeps the connection.
     drop(peer);
-    let _held = scene.next_held();
+    // Both were sent.
+    let _held = [scene.next_held(), local_held.recv_timeout(SOON).expect("a request")];
     client.cut("its time is up");
     for (call, callee) in calls.into_iter().zip(["a (id 1)", "b (id 2)"]) {
         let call = call.expect("made");

@@ -118,6 +118,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Guard of the slot while a worker is being created; frees it if none is.
 struct SlotGuard<'a>(&'a Mutex<Slot>);
 
+impl SlotGuard<'_> {
+    fn fill(self, agent: Arc<dyn RpcWorker>, store: Arc<NodeStore>, hosted: Option<Arc<Store>>) {
+        let hosting = CancelToken::new();
+        *lock(self.0) = Slot::Taken(Taken { agent, _store: store, hosted, hosting });
+    }
+}
+
 impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
         let mut slot = lock(self.0);
@@ -261,11 +268,9 @@ impl RpcContext {
         let prefix = format!("rpc_prefix_{number}");
         let store = meeting.store.with_prefix(prefix.as_bytes());
         let request = InitRequest { store, worker: WorkerInfo { name, id }, world_size, token };
-        let agent = backend.init_backend(request, options)?;
         let hosted = meeting.store.server().map(|_| Arc::new(meeting.store.with_prefix(prefix.as_bytes())));
-        let (taken, hosting) = (Arc::clone(&agent), CancelToken::new());
-        *lock(&self.slot) = Slot::Taken(Taken { agent: taken, _store: meeting.store, hosted, hosting });
-        drop(slot_guard);
+        let agent = backend.init_backend(request, options)?;
+        slot_guard.fill(Arc::clone(&agent), meeting.store, hosted);
         Ok(agent)
     }
 
@@ -289,10 +294,8 @@ impl RpcContext {
         let duplicate = store.with_token(&token).duplicate()?;
         let request = InitRequest { store: duplicate, worker: WorkerInfo { name, id }, world_size, token };
         let agent = backend.init_backend(request, options)?;
-        let (taken, hosting) = (Arc::clone(&agent), CancelToken::new());
         // The caller keeps the store.
-        *lock(&self.slot) = Slot::Taken(Taken { agent: taken, _store: store, hosted: None, hosting });
-        drop(slot_guard);
+        slot_guard.fill(Arc::clone(&agent), store, None);
         Ok(agent)
     }
 

@@ -387,9 +387,7 @@ impl ChangingGroup {
         }
         let news = self.members.apply(&change);
         let members = &self.members;
-        self.dead.retain(|location| {
-            members.get(&location.worker.name).is_some_and(|member| member.location() == *location)
-        });
+        self.dead.retain(|location| members.at(location).is_some());
         if self.phase == Phase::Member && news != Change::default() {
             self.outputs.push_back(Output::Changed(news));
         }
@@ -400,7 +398,6 @@ impl ChangingGroup {
     }
 
     fn me(&self) -> WorkerLocation {
-        let member = &self.options.member;
-        WorkerLocation { worker: member.worker.clone(), address: member.address.clone() }
+        self.options.member.location()
     }
 }

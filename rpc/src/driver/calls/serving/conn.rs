@@ -17,7 +17,6 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
-use rendezvous_core::driver::server::ServerFailure;
 use rendezvous_core::time::Instant;
 use socket2::Socket;
 use std::collections::HashMap;
@@ -86,7 +85,7 @@ impl Conn {
     /// Creates the state of an accepted connection.
     pub(super) fn new(shared: &Arc<ServerShared>, now: Instant, socket: Socket) -> Arc<Self> {
         let state = ConnState {
-            callee: Callee::new(now, shared.me.clone(), &shared.group, shared.limits),
+            callee: Callee::new(now, shared.options.me.clone(), &shared.options.group, shared.options.limits),
             watch: None,
             line: Some(Line::new(Transport::plain(socket))),
             timer: None,
@@ -127,7 +126,7 @@ impl Conn {
             return None;
         }
         if !state.callee.keeps_late_answer(bytes) {
-            let bytes_max = self.shared.limits.late_answer_bytes_max;
+            let bytes_max = self.shared.options.limits.late_answer_bytes_max;
             return Some(format!(
                 "the answer of {bytes} bytes was dropped: the caller has not read {unread_bytes} bytes of other \
                  answers, and at most {bytes_max} are kept for it"
@@ -173,11 +172,8 @@ impl Conn {
             }
             return self.close(state);
         }
-        if let Some(at) = state.callee.poll_timeout()
-            && state.timer.is_none_or(|timer| at < timer)
-        {
-            state.timer = Some(at);
-            self.shared.io.schedule(at, self.token);
+        if let Some(at) = state.callee.poll_timeout() {
+            self.shared.io.advance(&mut state.timer, at, self.token);
         }
     }
 
@@ -245,7 +241,7 @@ impl Conn {
         let shared = &self.shared;
         while let Some(event) = state.callee.next_event(now, &mut bytes) {
             match event {
-                CalleeEvent::Claimed(worker) => match (shared.admit)(&worker) {
+                CalleeEvent::Claimed(worker) => match (shared.options.admit)(&worker) {
                     Ok(()) => state.callee.admit(),
                     Err((why, message)) => state.callee.refuse(why, &message),
                 },
@@ -351,9 +347,6 @@ impl Target for Conn {
             state.callee.tick(now);
         });
     }
-
-    /// The server ends its connections.
-    fn thread_ended(self: Arc<Self>, _: &ServerFailure) {}
 }
 
 impl Drop for Conn {
@@ -546,11 +539,7 @@ impl ConnState {
                 return;
             }
         };
-        let is_watched = match &mut self.watch {
-            Some(watch) => watch.change(interest),
-            None => shared.io.watch(line.fd(), interest, token).map(|watch| self.watch = Some(watch)),
-        };
-        if let Err(error) = is_watched {
+        if let Err(error) = shared.io.rewatch(&mut self.watch, line.fd(), interest, token) {
             self.lose(lost(&error));
         }
     }
