@@ -44,7 +44,7 @@ test: ## Everything but PyTorch (several minutes, most of them building)
 	$(call needs,$(CXX) the C++ header is tested with it)
 	$(call needs,valgrind the C and C++ programs run under it; apt-get install valgrind)
 ifneq ($(shell $(CARGO) nextest --version 2>/dev/null),)
-	$(CARGO) nextest run --locked --workspace --no-fail-fast --test-threads $$((2 * $$(nproc)))
+	$(CARGO) nextest run --locked --workspace --no-fail-fast --test-threads $$((2 * $$(nproc) + 1))
 else
 	@echo "cargo-nextest is not installed: running the same tests with cargo test, one at a time"
 	$(CARGO) test --locked --workspace --tests --no-fail-fast -- --test-threads=1
