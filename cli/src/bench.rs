@@ -6,7 +6,7 @@ use crate::open_files;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 use rendezvous_core::driver::clock::Clock;
-use rendezvous_core::driver::loop_client::{Loop, LoopEvent, StoreId};
+use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId};
 use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
@@ -149,7 +149,7 @@ struct Outcome {
 /// The connections of a load.
 struct Load {
     events: Loop,
-    stores: Vec<StoreId>,
+    stores: Vec<MemberId>,
     value: Vec<u8>,
     operations: usize,
     depth: usize,
@@ -224,7 +224,7 @@ impl Load {
     /// Sends the first requests of all connections, then the next one for each that completes.
     fn run(&mut self, work: Work) -> Result<Outcome, Failure> {
         let depth = if work == Work::Barrier { 1 } else { self.depth.min(self.operations) };
-        let index_of: HashMap<StoreId, usize> = self.stores.iter().copied().zip(0..).collect();
+        let index_of: HashMap<MemberId, usize> = self.stores.iter().copied().zip(0..).collect();
         let mut sent: Vec<VecDeque<Instant>> = vec![VecDeque::with_capacity(depth); self.stores.len()];
         let mut submitted = vec![0; self.stores.len()];
         let mut latencies = Vec::with_capacity(self.stores.len() * self.operations);

@@ -159,7 +159,7 @@ pub mod driver;
 pub use driver::{
     call_error::CallError,
     cancel::CancelToken,
-    loop_client::{CallOver, Loop, LoopEvent, Session, SessionEvent, SessionId, StoreId, SubmitError},
+    loop_client::{CallOver, Loop, LoopEvent, MemberId, Session, SessionEvent, SubmitError},
     native_client::{
         Batch, BatchStep, Branch, Change, Joined, Lease, MemberInfo, NativeClient, NativeClientOptions,
         NativeError, NativeRequest, NativeResponse, NodeEvent, RunInfo, Step, Test, Txn, Versioned, Watch,

@@ -11,7 +11,7 @@ use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_OK, rdzv_status};
 use crate::store::call_fault;
 use crate::store_options::rdzv_store_options;
-use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId, Session, StoreId};
+use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId, Session};
 use rendezvous_core::store::call::{CallId, Outcome};
 use rendezvous_core::store::op::{Keys, Pairs, Request};
 use std::ptr::null;
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_store(
     // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, &mut |this| {
-            this.stores.remove_store(StoreId::from_u32(store));
+            this.stores.remove_store(MemberId::from_u32(store));
             Ok(())
         })
     }
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn rdzv_loop_cancel(
     // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, &mut |this| {
-            this.stores.cancel(StoreId::from_u32(store), CallId(operation));
+            this.stores.cancel(MemberId::from_u32(store), CallId(operation));
             Ok(())
         })
     }

@@ -10,7 +10,7 @@ use crate::guard::{self, Poison};
 use crate::loop_event::LastEvent;
 use crate::status::{RDZV_INVALID_ARGUMENT, RDZV_REENTRANT, rdzv_status};
 use crate::store::{call_fault, timeout};
-use rendezvous_core::driver::loop_client::{Loop, MemberId, StoreId, SubmitError};
+use rendezvous_core::driver::loop_client::{Loop, MemberId, SubmitError};
 use rendezvous_core::driver::native_client::NativeRequest;
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::store::call::CallId;
@@ -293,7 +293,7 @@ pub(crate) unsafe fn submit(
     unsafe {
         operate(event_loop, error, &mut |this| {
             let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
-            let store = StoreId::from_u32(store);
+            let store = MemberId::from_u32(store);
             let scope = this.stores.scope(store).map(Box::<[u8]>::from);
             let scope = scope.ok_or_else(|| invalid(SubmitError::UnknownStore.to_string()))?;
             let mut submission = Submission { stores: &mut this.stores, store, timeout, scope: &scope };
@@ -306,7 +306,7 @@ pub(crate) unsafe fn submit(
 /// Store that a request is submitted to, and its timeout.
 pub(crate) struct Submission<'a> {
     stores: &'a mut Loop,
-    store: StoreId,
+    store: MemberId,
     timeout: Timeout,
     pub(crate) scope: &'a [u8],
 }

@@ -14,7 +14,7 @@ use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::{call_fault, of_keys, timeout};
 use crate::watch::watch_fault;
-use rendezvous_core::driver::loop_client::{Session, SessionEvent, SessionId, SubmitError};
+use rendezvous_core::driver::loop_client::{MemberId, Session, SessionEvent, SubmitError};
 use rendezvous_core::driver::native_client::{
     NativeError, NativeRequest, NativeResponse, NodeEvent, participants,
 };
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn rdzv_loop_remove_node(
     // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, &mut |this| {
-            this.stores.remove_session(SessionId::from_u32(node));
+            this.stores.remove_session(MemberId::from_u32(node));
             Ok(())
         })
     }
@@ -172,7 +172,7 @@ unsafe fn submit(
     unsafe {
         loop_gate::operate(event_loop, error, &mut |this| {
             let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
-            let mut session = this.stores.session(SessionId::from_u32(node));
+            let mut session = this.stores.session(MemberId::from_u32(node));
             let session = session.as_mut().ok_or_else(|| invalid("the loop has no node with this number"))?;
             let run_id = session.run_id().unwrap_or_default().to_string();
             operation.put(begin(session, run_id.as_bytes(), timeout)?.map_err(submit_fault)?.0);

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
 use rendezvous_core::driver::loop_client::{Loop, Member, MemberContext, MemberEvents, MemberId};
+use rendezvous_core::time::Instant;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
@@ -33,7 +34,7 @@ struct WatchedAgent {
 impl WatchedAgent {
     fn new(context: &MemberContext, agent: LoopAgent) -> io::Result<Self> {
         let fd = agent.lock().unwrap_or_else(PoisonError::into_inner).as_raw_fd();
-        let watch = context.watcher.watch(fd, Interest::Read, context.token(0))?;
+        let watch = context.watcher.watch(fd, Interest::Read, context.id.token(0))?;
         Ok(Self { _watch: watch, agent })
     }
 
@@ -46,7 +47,7 @@ impl WatchedAgent {
 }
 
 impl Member for WatchedAgent {
-    fn ready(&mut self, _: Ready, events: &mut MemberEvents<'_>) -> io::Result<()> {
+    fn ready(&mut self, _: Instant, _: Ready, events: &mut MemberEvents<'_>) -> io::Result<()> {
         let turned = self.agent.lock().unwrap_or_else(PoisonError::into_inner).poll();
         self.notify(events);
         turned.or_else(|error| match error {

@@ -626,13 +626,6 @@ impl NativeClient {
         loss.into_error(operation, keys, &self.inner.peer)
     }
 
-    /// Makes the error of a request with a response of another operation.
-    #[cold]
-    fn wrong_answer(&self, request: &NativeRequest<'_>) -> NativeError {
-        let loss = Loss::of_wrong_answer(request.operation());
-        request.pending().error(loss, &self.view.scope, &self.inner.peer)
-    }
-
     fn key<'a>(&'a self, name: &'a [u8]) -> Key<'a> {
         Key::scoped(&self.view.scope, name)
     }
@@ -646,6 +639,12 @@ impl NativeClient {
     pub(in crate::driver) fn clock(&self) -> Clock {
         self.inner.clock
     }
+}
+
+/// Panics: a response of another operation fails where it is decoded, in [`PendingRequest::settle`].
+#[cold]
+fn wrong_response() -> ! {
+    unreachable!("a response is decoded by the operation of its request")
 }
 
 /// Fails if a reason for closing a run is too long.

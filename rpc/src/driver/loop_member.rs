@@ -20,7 +20,9 @@ use core::fmt;
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::Waker;
-use rendezvous_core::driver::loop_client::{Loop, Member, MemberContext, MemberEvent, MemberId};
+use rendezvous_core::driver::loop_client::{
+    Loop, Member, MemberContext, MemberEvent, MemberEvents, MemberId,
+};
 use rendezvous_core::driver::threads::{self, Thread, panic_text};
 use rendezvous_core::ordered::Map;
 use rendezvous_core::store::call::CallId;
@@ -375,7 +377,7 @@ impl fmt::Debug for LoopRpc {
 }
 
 impl Member for LoopRpc {
-    fn cancel(&mut self, name: CallId) {
+    fn cancel(&mut self, name: CallId, _: &mut MemberEvents<'_>) {
         let call = self.id.number_of(name);
         let Some(made) = self.calls.get(call) else { return };
         match &made.begun {
@@ -387,7 +389,7 @@ impl Member for LoopRpc {
         }
     }
 
-    fn poll(&mut self, now: Instant) {
+    fn poll(&mut self, now: Instant, _: &mut MemberEvents<'_>) {
         loop {
             let late = self.queue.lock().late_call(now);
             let Some(call) = late else { break };

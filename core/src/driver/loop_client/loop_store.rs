@@ -1,19 +1,21 @@
 //! One store of a loop: its state machine, its sockets and its look-ups.
 
-use super::{CALLS_PER_MEMBER_BITS, CallOver, LoopEvent, StoreId, names_of};
+use super::member::{Member, MemberEvents, MemberId, MemberStore};
+use super::{CallOver, LoopEvent, SubmitResult, names_of};
 use crate::driver::call_error::CallError;
 use crate::driver::connection::Connection;
-use crate::driver::event_loop::{EventLoop, Ready, Token};
+use crate::driver::event_loop::Ready;
 use crate::driver::resolve::{Found, HostLookup};
-use crate::driver::socket::classify;
+use crate::driver::socket::{classify, endpoint_text};
 use crate::driver::store_client::StoreOptions;
 use crate::driver::take::strip_scope;
-use crate::error::{Cause, Operation};
+use crate::error::{Cause, Failure, Operation, Phase};
 use crate::ids::ConnId;
 use crate::node::multi_client::{Input, MultiClient, MultiClientOptions, Output};
-use crate::time::Instant;
+use crate::store::call::{Call, CallId};
+use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use std::io;
 
@@ -23,10 +25,10 @@ const READS_MAX: usize = 8;
 /// One store of a loop.
 #[derive(Debug)]
 pub(super) struct LoopStore {
-    id: StoreId,
+    id: MemberId,
     pub(super) peer: Box<str>,
-    pub(super) options: StoreOptions,
-    pub(super) client: MultiClient,
+    options: StoreOptions,
+    client: MultiClient,
     /// By the generation of the connection's id.
     connections: BTreeMap<u32, (ConnId, Connection)>,
     lookup: HostLookup,
@@ -35,23 +37,16 @@ pub(super) struct LoopStore {
 }
 
 impl LoopStore {
-    pub(super) fn new(
-        id: StoreId,
-        host: &str,
-        port: u16,
-        peer: &str,
-        options: StoreOptions,
-        seed: u64,
-    ) -> Self {
+    pub(super) fn new(id: MemberId, (host, port): (&str, u16), options: StoreOptions, seed: u64) -> Self {
         let (connect_timeout, rounds) = options.connect_budget();
         let machine =
             MultiClientOptions { connect_timeout, rounds, dial: options.dial, limits: options.limits };
         let mut client = MultiClient::new(machine, seed);
         // Calls of different stores have different numbers, because only its number identifies a call in the loop's events.
-        client.number_calls_from((u64::from(id.as_u32()) << CALLS_PER_MEMBER_BITS) + 1);
+        client.number_calls_from(id.call(1).0);
         Self {
             id,
-            peer: peer.into(),
+            peer: endpoint_text(host, port).into(),
             options,
             client,
             connections: BTreeMap::new(),
@@ -60,25 +55,21 @@ impl LoopStore {
         }
     }
 
-    /// Returns the store that watches under this token.
-    pub(super) const fn of_token(token: Token) -> StoreId {
-        StoreId((token.0 >> 32) as u32)
-    }
-
     /// Executes the outputs of the machine and queues the events.
-    pub(super) fn execute(&mut self, events: &mut EventLoop, event_queue: &mut VecDeque<LoopEvent>) {
+    fn execute(&mut self, events: &mut MemberEvents<'_>) {
+        let event_loop = events.event_loop;
         while let Some(output) = self.client.poll_output() {
-            let now = events.clock().now();
+            let now = events.now();
             match output {
                 Output::Resolve => {
-                    if let Some(found) = self.lookup.begin(events.waker()) {
+                    if let Some(found) = self.lookup.begin(event_loop.waker()) {
                         self.looked_up(now, &found);
                     }
                 }
                 Output::Connect(conn, address) => {
                     self.close(conn);
-                    let token = Token(u64::from(self.id.0) << 32 | u64::from(conn.generation));
-                    match Connection::start(address, self.options.keep_alive.as_ref(), events, token) {
+                    let token = self.id.token(conn.generation);
+                    match Connection::start(address, self.options.keep_alive.as_ref(), event_loop, token) {
                         Ok(connection) => drop(self.connections.insert(conn.generation, (conn, connection))),
                         Err(error) => self.connect_failed(now, conn, &error),
                     }
@@ -87,7 +78,7 @@ impl LoopStore {
                 // is sent together with those that the program submits until then.
                 Output::Transmit(conn) if self.client.pending_on(conn) > 1 => {
                     self.unflushed.push(conn);
-                    events.waker().wake();
+                    event_loop.waker().wake();
                 }
                 Output::Transmit(conn) => self.flush(now, conn),
                 Output::Disconnect(conn) => self.close(conn),
@@ -105,26 +96,13 @@ impl LoopStore {
                         }
                     };
                     let over = CallOver { store: self.id, call, operation, keys, result };
-                    event_queue.push_back(LoopEvent::Store(over));
+                    events.queue.push_back(LoopEvent::Store(over));
                 }
             }
         }
         for (conn, connection) in self.connections.values_mut() {
             connection.update_interest(!self.client.unsent(*conn).is_empty());
         }
-    }
-
-    /// Advances the time to `now`, and handles a look-up that has ended. Returns whether there was something to do.
-    pub(super) fn step(&mut self, now: Instant) -> bool {
-        let found = self.lookup.take();
-        if let Some(found) = &found {
-            self.looked_up(now, found);
-        }
-        let is_due = self.client.poll_timeout().is_some_and(|due| due <= now);
-        if is_due {
-            self.client.handle(now, Input::Tick);
-        }
-        is_due || found.is_some()
     }
 
     fn looked_up(&mut self, now: Instant, found: &Found) {
@@ -142,33 +120,6 @@ impl LoopStore {
         self.close(conn);
         let (kind, cause) = classify(error);
         self.client.handle(now, Input::ConnectFailed(conn, kind, cause));
-    }
-
-    /// Sends the requests that were submitted since the last iteration.
-    pub(super) fn flush_all(&mut self, now: Instant) {
-        while let Some(conn) = self.unflushed.pop() {
-            self.flush(now, conn);
-        }
-    }
-
-    /// Handles a ready socket.
-    pub(super) fn ready(&mut self, now: Instant, ready: Ready, buffer: &mut [u8]) {
-        let generation = (ready.token.0 << 32 >> 32) as u32;
-        let Some((conn, connection)) = self.connections.get_mut(&generation) else { return };
-        let conn = *conn;
-        if connection.is_connected() {
-            if ready.writable {
-                self.flush(now, conn);
-            }
-            if ready.readable {
-                self.read(now, conn, buffer);
-            }
-            return;
-        }
-        match connection.finish() {
-            Ok(()) => self.client.handle(now, Input::Connected(conn)),
-            Err(error) => self.connect_failed(now, conn, &error),
-        }
     }
 
     fn read(&mut self, now: Instant, conn: ConnId, buffer: &mut [u8]) {
@@ -213,9 +164,78 @@ impl LoopStore {
     }
 }
 
+impl Member for LoopStore {
+    /// Sends the requests that were submitted since the last iteration.
+    fn wake(&mut self, now: Instant, events: &mut MemberEvents<'_>) {
+        while let Some(conn) = self.unflushed.pop() {
+            self.flush(now, conn);
+        }
+        self.execute(events);
+    }
+
+    fn ready(&mut self, now: Instant, ready: Ready, events: &mut MemberEvents<'_>) -> io::Result<()> {
+        let generation = (ready.token.0 << 32 >> 32) as u32;
+        let Some((conn, connection)) = self.connections.get_mut(&generation) else { return Ok(()) };
+        let conn = *conn;
+        if connection.is_connected() {
+            if ready.writable {
+                self.flush(now, conn);
+            }
+            if ready.readable {
+                self.read(now, conn, events.buffer);
+            }
+        } else {
+            match connection.finish() {
+                Ok(()) => self.client.handle(now, Input::Connected(conn)),
+                Err(error) => self.connect_failed(now, conn, &error),
+            }
+        }
+        self.execute(events);
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut MemberEvents<'_>) {
+        let found = self.lookup.take();
+        if let Some(found) = &found {
+            self.looked_up(now, found);
+        }
+        let is_due = self.client.poll_timeout().is_some_and(|due| due <= now);
+        if is_due {
+            self.client.handle(now, Input::Tick);
+        }
+        if is_due || found.is_some() {
+            self.execute(events);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.client.poll_timeout()
+    }
+
+    fn store(&self) -> Option<MemberStore<'_>> {
+        let Self { options, client, .. } = self;
+        let (scope, timeouts, pending) = (&*options.scope, options.timeouts(), client.pending());
+        Some(MemberStore { scope, timeouts, pending })
+    }
+
+    fn submit(&mut self, call: &Call<'_>, span: Duration, events: &mut MemberEvents<'_>) -> SubmitResult {
+        let submitted = self.client.submit(events.now(), call, span);
+        let error = |limit| CallError::of_call(call, &self.peer, Failure::limit(Phase::Sending, limit));
+        let id = submitted.map_err(error)?;
+        self.execute(events);
+        Ok(id)
+    }
+
+    fn cancel(&mut self, call: CallId, events: &mut MemberEvents<'_>) {
+        self.client.cancel(events.now(), call);
+        self.execute(events);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::driver::loop_client::{Loop, LoopEvent, StoreId};
+    use super::LoopStore;
+    use crate::driver::loop_client::{Loop, LoopEvent, MemberId};
     use crate::driver::server::{Server, ServerOptions};
     use crate::driver::store::Timeout;
     use crate::driver::store_client::StoreOptions;
@@ -227,7 +247,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(20);
 
     /// Submits gets, each of which needs a connection of its own.
-    fn submit_gets(events: &mut Loop, store: StoreId, count: usize) {
+    fn submit_gets(events: &mut Loop, store: MemberId, count: usize) {
         for _ in 0..count {
             let get = Request::Get { key: Key::raw(b"/k") };
             events.submit(store, get, Timeout::After(SOON)).expect("submitted");
@@ -247,14 +267,14 @@ mod tests {
         let mut events = Loop::new().expect("a loop");
         let store = events.add_store("localhost", server.local_addr().port(), StoreOptions::default());
         submit_gets(&mut events, store, 3);
-        let member = events.stores.get(&store).expect("it is there");
+        let member = events.members.get_as::<LoopStore>(store).expect("it is there");
         assert_eq!((member.client.connections(), member.connections.len()), (3, 0));
-        while !events.stores.get(&store).is_some_and(|store| store.lookup.has_ended()) {
+        while !events.members.get_as::<LoopStore>(store).is_some_and(|store| store.lookup.has_ended()) {
             assert!(becomes_readable(events.fd(), SOON), "localhost");
             assert_eq!(events.events.poll().expect("polled").count(), 0, "no socket yet");
         }
         events.poll().expect("polled");
-        let member = events.stores.get(&store).expect("it is there");
+        let member = events.members.get_as::<LoopStore>(store).expect("it is there");
         assert_eq!(member.connections.len(), 3, "each has its own socket");
         let set = Request::Set { key: Key::raw(b"/k"), value: b"v" };
         events.submit(store, set, Timeout::After(SOON)).expect("submitted");
@@ -278,7 +298,7 @@ mod tests {
             turn_until(&mut events, |events| events.pending(store) == 0);
         }
         assert_eq!(events.event_queue.len(), 9);
-        let member = events.stores.get(&store).expect("it is there");
+        let member = events.members.get_as::<LoopStore>(store).expect("it is there");
         assert_eq!((member.connections.len(), member.client.connections()), (0, 0));
     }
 }

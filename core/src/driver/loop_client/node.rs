@@ -1,32 +1,30 @@
 //! Sessions and nodes of a loop.
 
-use super::session::{LoopSession, SessionEvent};
-use super::{Loop, LoopEvent, SessionId, StoreId, SubmitError};
+use super::loop_store::LoopStore;
+use super::member::{MemberEvents, MemberId};
+use super::session::LoopSession;
+use super::{Loop, SubmitError, SubmitResult};
 use crate::driver::cancel::CancelToken;
 use crate::driver::native_client::{NativeClientOptions, NativeRequest};
 use crate::driver::random::random_seed;
-use crate::driver::rendezvous::{
-    HandlerError, entry_of, full_host_name, host_name, labels_of, session_options,
-};
-use crate::driver::socket::endpoint_text;
+use crate::driver::rendezvous::{HandlerError, full_host_name, host_name, session_options};
 use crate::driver::store::{Timeout, not_native};
 use crate::error::Operation;
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::rdzv_settings::RdzvSettings;
-use crate::store::call::CallId;
-use alloc::boxed::Box;
 use alloc::sync::Arc;
+
+#[cfg(doc)]
+use super::session::SessionEvent;
 
 impl Loop {
     /// Adds a session with the server at `host` (a name or an address) and `port`, which starts to connect at once.
     /// Without a grace period, the calls that are made before the next [`Loop::poll`] are sent together with the
     /// greeting, in one round trip.
-    pub fn add_session(&mut self, host: &str, port: u16, options: NativeClientOptions) -> SessionId {
-        let id = SessionId(self.next_number());
-        let peer: Box<str> = endpoint_text(host, port).into();
-        let session = LoopSession::new(id, (host, port), peer, options, &self.events, random_seed());
-        self.sessions.insert(id, Box::new(session));
-        self.session_changed(id);
+    pub fn add_session(&mut self, host: &str, port: u16, options: NativeClientOptions) -> MemberId {
+        let context = self.member_context();
+        let id = self.insert(context.id, LoopSession::new(&context, (host, port), options));
+        self.with_member(id, LoopSession::execute);
         id
     }
 
@@ -36,7 +34,7 @@ impl Loop {
     ///
     /// # Errors
     /// The parameters are invalid, or the host has no name.
-    pub fn add_node(&mut self, parameters: &RendezvousParameters) -> Result<SessionId, HandlerError> {
+    pub fn add_node(&mut self, parameters: &RendezvousParameters) -> Result<MemberId, HandlerError> {
         let settings = RdzvSettings::read(parameters)?;
         let (host, address) = match &settings.address {
             Some(address) => (address.clone(), address.clone()),
@@ -50,26 +48,20 @@ impl Loop {
         let node = settings.node_name(&host, std::process::id(), number);
         let options = session_options(&settings, &node, settings.timeouts.join);
         let id = self.add_session(&settings.host, settings.port, options);
-        if let Some(member) = self.sessions.get_mut(&id) {
-            member.settings = Some((settings, address.into(), Arc::clone(&self.last_rounds)));
-        }
+        let settings = (settings, address.into(), Arc::clone(&self.last_rounds));
+        self.with_member(id, |session: &mut LoopSession, _| session.settings = Some(settings));
         Ok(id)
     }
 
     /// Closes a session's connection without a goodbye, as when the process dies: if the node is in a round, the
     /// other nodes see it as dead. [`Session::close`] says goodbye. No event of the session follows.
-    pub fn remove_session(&mut self, session: SessionId) {
-        self.sessions.remove(&session);
-        self.event_queue.retain(|event| match event {
-            LoopEvent::Store(over) => over.store != session.store(),
-            LoopEvent::Session(of, _) => *of != session,
-            LoopEvent::Member(..) => true,
-        });
+    pub fn remove_session(&mut self, session: MemberId) {
+        self.remove_member::<LoopSession>(session);
     }
 
     /// Returns a session of the loop, to submit calls. `None`: the loop has no such session.
-    pub fn session(&mut self, session: SessionId) -> Option<Session<'_>> {
-        self.sessions.get(&session)?;
+    pub fn session(&mut self, session: MemberId) -> Option<Session<'_>> {
+        self.members.get_as::<LoopSession>(session)?;
         Some(Session { events: self, id: session })
     }
 
@@ -78,18 +70,11 @@ impl Loop {
     /// # Errors
     /// The store is not that of a session ([`crate::error::ErrorKind::Unsupported`], with the store's kind), or there
     /// is no such store.
-    pub fn native(&mut self, store: StoreId, operation: Operation) -> Result<Session<'_>, SubmitError> {
-        if let Some(member) = self.stores.get(&store) {
+    pub fn native(&mut self, store: MemberId, operation: Operation) -> Result<Session<'_>, SubmitError> {
+        if let Some(member) = self.members.get_as::<LoopStore>(store) {
             return Err(not_native(operation, &member.peer, "a store over the c10d protocol").into());
         }
-        self.session(SessionId(store.0)).ok_or(SubmitError::UnknownStore)
-    }
-
-    pub(super) fn session_changed(&mut self, session: SessionId) {
-        if let Some(member) = self.sessions.get_mut(&session) {
-            member.execute(&self.events, &mut self.event_queue);
-        }
-        self.changed();
+        self.session(store).ok_or(SubmitError::UnknownStore)
     }
 }
 
@@ -97,7 +82,7 @@ impl Loop {
 #[derive(Debug)]
 pub struct Session<'l> {
     events: &'l mut Loop,
-    id: SessionId,
+    id: MemberId,
 }
 
 impl Session<'_> {
@@ -109,53 +94,40 @@ impl Session<'_> {
     ///
     /// # Errors
     /// The session is over, the request exceeds a limit, or the node's part in its run does not allow it.
-    pub fn submit(&mut self, request: &NativeRequest<'_>, timeout: Timeout) -> Result<CallId, SubmitError> {
-        let member = self.events.sessions.get_mut(&self.id).ok_or(SubmitError::UnknownStore)?;
-        let id = member.begin(request, timeout)?;
-        if matches!(request, NativeRequest::Join(..)) {
-            let session = self.id;
-            let is_earlier = |event: &LoopEvent| match event {
-                LoopEvent::Session(of, SessionEvent::Node(_)) => *of == session,
-                _ => false,
-            };
-            self.events.event_queue.retain(|event| !is_earlier(event));
-        }
-        self.events.session_changed(self.id);
-        Ok(id)
+    pub fn submit(&mut self, request: &NativeRequest<'_>, timeout: Timeout) -> SubmitResult {
+        let submit = |session: &mut LoopSession, events: &mut MemberEvents<'_>| {
+            session.request(request, timeout, events)
+        };
+        self.events.with_member(self.id, submit).ok_or(SubmitError::UnknownStore)?
     }
 
     /// Joins the run that the node was added for. `None`: it was not added with [`Loop::add_node`].
     ///
     /// # Errors
     /// As [`Session::submit`].
-    pub fn next_round(&mut self) -> Option<Result<CallId, SubmitError>> {
-        let member = self.events.sessions.get_mut(&self.id)?;
-        let (settings, address, rounds) = member.settings.take()?;
-        let (labels, node) = (labels_of(&settings), member.options.node.clone());
-        let join_terms = (settings.timeouts.join, rounds.next(&settings));
-        let (entry, role) = entry_of(&settings, (&node, &address), &labels, join_terms);
-        let begun = self.submit(&NativeRequest::Join(entry, role), Timeout::Default);
-        if let Some(member) = self.events.sessions.get_mut(&self.id) {
-            member.settings = Some((settings, address, rounds));
-        }
-        Some(begun)
+    pub fn next_round(&mut self) -> Option<SubmitResult> {
+        self.events.with_member(self.id, LoopSession::next_round)?
+    }
+
+    fn member(&self) -> Option<&LoopSession> {
+        self.events.members.get_as(self.id)
     }
 
     /// Returns the run that the node was added for, if it was added with [`Loop::add_node`].
     #[must_use]
     pub fn run_id(&self) -> Option<&str> {
-        Some(self.events.sessions.get(&self.id)?.settings.as_ref()?.0.run_id.as_str())
+        Some(self.member()?.settings.as_ref()?.0.run_id.as_str())
     }
 
     /// Returns the server's name in error messages.
     #[must_use]
     pub fn peer(&self) -> &str {
-        self.events.sessions.get(&self.id).map_or("", |member| &member.peer)
+        self.member().map_or("", |session| &session.peer)
     }
 
     /// Returns the node's name.
     #[must_use]
     pub fn node(&self) -> &str {
-        self.events.sessions.get(&self.id).map_or("", |member| member.options.node.as_str())
+        self.member().map_or("", |session| session.options.node.as_str())
     }
 }

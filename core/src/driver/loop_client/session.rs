@@ -1,8 +1,9 @@
 //! One session of a loop: its driver, and the results of its calls.
 
-use super::{CALLS_PER_MEMBER_BITS, CallOver, LoopEvent, SessionId, StoreId, names_of};
+use super::member::{Member, MemberContext, MemberEvents, MemberId, MemberStore};
+use super::{CallOver, LoopEvent, SubmitResult, names_of};
 use crate::driver::call_error::CallError;
-use crate::driver::event_loop::{EventLoop, Ready, Token};
+use crate::driver::event_loop::Ready;
 use crate::driver::native_client::calls::{check, settle};
 use crate::driver::native_client::listing::Listing;
 use crate::driver::native_client::session_driver::{EncodedRequest, SessionDriver, SessionOutput};
@@ -10,7 +11,9 @@ use crate::driver::native_client::{
     Change, Loss, NativeClientOptions, NativeError, NativeRequest, NativeResponse, NodeEvent, OwnedFrame,
     PendingRequest, WatchError,
 };
-use crate::driver::rendezvous::LastRounds;
+use crate::driver::random::random_seed;
+use crate::driver::rendezvous::{LastRounds, entry_of, labels_of};
+use crate::driver::socket::endpoint_text;
 use crate::driver::store::Timeout;
 use crate::driver::take::{List, strip_scope};
 use crate::error::Operation;
@@ -22,10 +25,10 @@ use crate::store::op::{Key, Request};
 use crate::time::{Duration, Instant, Poller};
 use crate::wire::native::{ServerFrame, Why};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::collections::HashMap;
+use std::io;
 
 /// Event of a session.
 #[derive(Debug)]
@@ -76,7 +79,7 @@ struct Listed {
 /// One session.
 #[derive(Debug)]
 pub(super) struct LoopSession {
-    id: SessionId,
+    id: MemberId,
     began: Instant,
     pub(super) peer: Box<str>,
     pub(super) options: NativeClientOptions,
@@ -107,119 +110,83 @@ enum LoopCall {
 const LIST_KEYS: Call<'static> = Call::Store(Request::ListKeys, WaitMode::Wait);
 
 impl LoopSession {
-    /// Makes a session that starts to connect, and watches under tokens of this number.
+    /// Makes a session, which starts to connect when it is executed.
     pub(super) fn new(
-        id: SessionId,
-        server: (&str, u16),
-        peer: Box<str>,
+        context: &MemberContext,
+        (host, port): (&str, u16),
         options: NativeClientOptions,
-        events: &EventLoop,
-        seed: u64,
     ) -> Self {
-        let (clock, token) = (*events.clock(), Token(u64::from(id.as_u32()) << 32));
-        let driver = SessionDriver::new(server, &options, (clock, seed), (token, Poller::Program));
+        let (id, clock, seed) = (context.id, context.clock, random_seed());
+        let watch = (id.token(0), Poller::Program);
+        let driver = SessionDriver::new((host, port), &options, (clock, seed), watch);
+        let peer = endpoint_text(host, port).into();
         Self { id, began: clock.now(), peer, options, driver, settings: None, calls: HashMap::new() }
     }
 
-    fn call_id(&self, request: u64) -> CallId {
-        CallId((u64::from(self.id.as_u32()) << CALLS_PER_MEMBER_BITS) + request)
-    }
-
-    fn request_of(&self, call: CallId) -> u64 {
-        call.0.wrapping_sub(u64::from(self.id.as_u32()) << CALLS_PER_MEMBER_BITS)
-    }
-
-    /// Begins a request.
-    pub(super) fn begin(
+    /// Submits a request.
+    pub(super) fn request(
         &mut self,
         request: &NativeRequest<'_>,
         timeout: Timeout,
-    ) -> Result<CallId, CallError> {
+        events: &mut MemberEvents<'_>,
+    ) -> SubmitResult {
         let Self { options, peer, .. } = self;
         let budget = options.timeouts.wait_budget(timeout);
-        let (pending, encoded) = request.encode((&options.scope, options, peer), budget)?;
-        match self.driver.begin(encoded) {
-            Ok(id) => {
-                self.calls.insert(id, LoopCall::Request(pending));
-                Ok(self.call_id(id))
-            }
-            Err(loss) => Err(pending.error(loss, &options.scope, peer).into()),
+        let encoded = request.encode((&options.scope, options, peer), budget);
+        let (pending, encoded) = encoded.map_err(CallError::from)?;
+        let id = match self.driver.begin(encoded) {
+            Ok(id) => id,
+            Err(loss) => return Err(CallError::from(pending.error(loss, &options.scope, peer)).into()),
+        };
+        self.calls.insert(id, LoopCall::Request(pending));
+        if matches!(request, NativeRequest::Join(..)) {
+            let session = self.id;
+            let is_earlier = |event: &LoopEvent| matches!(event, LoopEvent::Session(of, SessionEvent::Node(_)) if *of == session);
+            events.queue.retain(|event| !is_earlier(event));
         }
+        self.execute(events);
+        Ok(self.id.call(id))
     }
 
-    /// Begins a call on the session's store.
-    pub(super) fn begin_call(
-        &mut self,
-        now: Instant,
-        call: &Call<'_>,
-        span: Duration,
-    ) -> Result<CallId, CallError> {
-        let is_listing = matches!(call, Call::Store(Request::ListKeys, _));
-        let listing = Listing::default();
-        let encoded = if is_listing { Some(listing.page(span)) } else { EncodedRequest::of_call(call, span) };
-        let begun = check(call, &self.options.limits)
-            .and_then(|()| encoded.ok_or_else(Loss::no_operation))
-            .and_then(|encoded| self.driver.begin(encoded));
-        let request = begun.map_err(|loss| loss.into_error(call.operation(), call.keys(), &self.peer))?;
-        let id = self.call_id(request);
-        if is_listing {
-            let listed = Listed { call: id, deadline: now + span, listing, keys: List::default() };
-            self.calls.insert(request, LoopCall::Listing(listed));
-        }
-        Ok(id)
-    }
-
-    /// Cancels a call, or ends the watch that it began.
-    pub(super) fn cancel(&mut self, call: CallId, event_queue: &mut VecDeque<LoopEvent>) {
-        let first = self.request_of(call);
-        if let Some(LoopCall::Watch { pending, .. }) = self.calls.get(&first) {
-            let cancelled = pending.error(Loss::cancelled(), &self.options.scope, &self.peer);
-            self.calls.remove(&first);
-            self.driver.forget(first);
-            let over = SessionEvent::WatchOver(call, WatchError::Cancelled(cancelled));
-            event_queue.push_back(LoopEvent::Session(self.id, over));
-            return;
-        }
-        // For a call of several requests, the one in progress.
-        let is_page =
-            |running: &LoopCall| matches!(running, LoopCall::Listing(listed) if listed.call == call);
-        let page = self.calls.iter().find(|(_, running)| is_page(running)).map(|(&request, _)| request);
-        self.driver.cancel(page.unwrap_or(first));
-    }
-
-    /// Handles a ready socket.
-    pub(super) fn ready(&mut self, ready: Ready, buffer: &mut [u8]) {
-        self.driver.ready(ready, buffer);
+    /// Joins the next round, if the session has settings of a node.
+    pub(super) fn next_round(&mut self, events: &mut MemberEvents<'_>) -> Option<SubmitResult> {
+        let (settings, address, rounds) = self.settings.take()?;
+        let (labels, node) = (labels_of(&settings), self.options.node.clone());
+        let join_terms = (settings.timeouts.join, rounds.next(&settings));
+        let (entry, role) = entry_of(&settings, (&node, &address), &labels, join_terms);
+        let begun = self.request(&NativeRequest::Join(entry, role), Timeout::Default, events);
+        self.settings = Some((settings, address, rounds));
+        Some(begun)
     }
 
     /// Executes all pending work and queues the events.
-    pub(super) fn execute(&mut self, events: &EventLoop, event_queue: &mut VecDeque<LoopEvent>) {
+    pub(super) fn execute(&mut self, events: &mut MemberEvents<'_>) {
         loop {
-            self.driver.execute(events);
+            self.driver.execute(events.event_loop);
             let Some(output) = self.driver.next_output() else { return };
-            self.handle_event(events.clock().now(), output, event_queue);
+            self.handle_event(output, events);
             while let Some(output) = self.driver.next_output() {
-                self.handle_event(events.clock().now(), output, event_queue);
+                self.handle_event(output, events);
             }
         }
     }
 
-    fn handle_event(&mut self, now: Instant, output: SessionOutput, event_queue: &mut VecDeque<LoopEvent>) {
+    fn handle_event(&mut self, output: SessionOutput, events: &mut MemberEvents<'_>) {
+        let now = events.now();
         let event = match output {
             SessionOutput::Open => SessionEvent::Open,
             SessionOutput::Ended(id, encoded, answer) => {
-                event_queue.extend(self.ended(now, id, &encoded, answer));
-                return;
+                return events.queue.extend(self.ended(now, id, &encoded, answer));
             }
-            SessionOutput::Pushed(push) => return self.pushed(&push, event_queue),
+            SessionOutput::Pushed(push) => return self.pushed(&push, events),
             SessionOutput::Node(event) => SessionEvent::Node(event),
             SessionOutput::Over(ending) => SessionEvent::Over(self.over(now, ending)),
         };
-        event_queue.push_back(LoopEvent::Session(self.id, event));
+        events.queue.push_back(LoopEvent::Session(self.id, event));
     }
 
-    fn pushed(&mut self, push: &OwnedFrame, event_queue: &mut VecDeque<LoopEvent>) {
-        let (call, limits) = (self.call_id(push.id), *self.driver.limits());
+    fn pushed(&mut self, push: &OwnedFrame, events: &mut MemberEvents<'_>) {
+        let (call, limits) = (self.id.call(push.id), *self.driver.limits());
         let event = match push.frame(&limits) {
             Some(ServerFrame::LeaseOver { lease, why }) => SessionEvent::LeaseOver { call, lease, why },
             // Changes that were under way when the watch was cancelled are dropped.
@@ -231,7 +198,7 @@ impl LoopSession {
                         *untaken += change.bytes();
                         LoopEvent::Session(self.id, SessionEvent::Changed(call, change))
                     });
-                    return event_queue.extend(output);
+                    return events.queue.extend(output);
                 }
                 let overrun = WatchError::overrun(watched_key(pending, &self.options.scope), &self.peer);
                 self.calls.remove(&push.id);
@@ -246,13 +213,12 @@ impl LoopSession {
             // A message of a later version.
             _ => return,
         };
-        event_queue.push_back(LoopEvent::Session(self.id, event));
+        events.queue.push_back(LoopEvent::Session(self.id, event));
     }
 
     /// Accounts for a change that the program has taken.
     pub(super) fn taken(&mut self, call: CallId, change: &Change) {
-        let request = self.request_of(call);
-        if let Some(LoopCall::Watch { untaken, .. }) = self.calls.get_mut(&request) {
+        if let Some(LoopCall::Watch { untaken, .. }) = self.calls.get_mut(&self.id.number_of(call)) {
             *untaken -= change.bytes();
         }
     }
@@ -284,7 +250,7 @@ impl LoopSession {
                 let (call, mut values) = (encoded.call()?, List::default());
                 let outcome = settle(&call, answer, &limits, &mut values);
                 return Some(self.call_ended(
-                    self.call_id(request),
+                    self.id.call(request),
                     &call,
                     encoded.since_begun(now),
                     outcome,
@@ -292,7 +258,7 @@ impl LoopSession {
                 ));
             }
         };
-        let (operation, call, elapsed) = (pending.operation, self.call_id(request), encoded.since_begun(now));
+        let (operation, call, elapsed) = (pending.operation, self.id.call(request), encoded.since_begun(now));
         let (scope, peer) = (&*self.options.scope, &*self.peer);
         let result = pending.settle(answer, elapsed, &limits, (scope, peer));
         if let (Ok(NativeResponse::Joined(joined)), Some((settings, _, rounds))) = (&result, &self.settings) {
@@ -357,14 +323,79 @@ impl LoopSession {
                 (names_of(call, &self.options.scope), Err(error))
             }
         };
-        let (store, operation) = (StoreId(self.id.as_u32()), call.operation());
-        LoopEvent::Store(CallOver { store, call: id, operation, keys, result })
+        let operation = call.operation();
+        LoopEvent::Store(CallOver { store: self.id, call: id, operation, keys, result })
     }
 
     fn next_page(&mut self, now: Instant, listed: Listed) -> Result<(), Loss> {
         let request = self.driver.begin(listed.listing.page(listed.deadline.since(now)))?;
         self.calls.insert(request, LoopCall::Listing(listed));
         Ok(())
+    }
+}
+
+impl Member for LoopSession {
+    fn wake(&mut self, _: Instant, _: &mut MemberEvents<'_>) {
+        self.driver.wake();
+    }
+
+    fn ready(&mut self, _: Instant, ready: Ready, events: &mut MemberEvents<'_>) -> io::Result<()> {
+        self.driver.ready(ready, events.buffer);
+        self.execute(events);
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut MemberEvents<'_>) {
+        if self.driver.is_due(now) {
+            self.driver.step(now);
+            self.execute(events);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.driver.poll_timeout()
+    }
+
+    fn store(&self) -> Option<MemberStore<'_>> {
+        let Self { options, driver, .. } = self;
+        Some(MemberStore { scope: &options.scope, timeouts: options.timeouts, pending: driver.pending() })
+    }
+
+    fn submit(&mut self, call: &Call<'_>, span: Duration, events: &mut MemberEvents<'_>) -> SubmitResult {
+        let is_listing = matches!(call, Call::Store(Request::ListKeys, _));
+        let listing = Listing::default();
+        let encoded = if is_listing { Some(listing.page(span)) } else { EncodedRequest::of_call(call, span) };
+        let begun = check(call, &self.options.limits)
+            .and_then(|()| encoded.ok_or_else(Loss::no_operation))
+            .and_then(|encoded| self.driver.begin(encoded));
+        let error = |loss: Loss| CallError::from(loss.into_error(call.operation(), call.keys(), &self.peer));
+        let request = begun.map_err(error)?;
+        let id = self.id.call(request);
+        if is_listing {
+            let listed = Listed { call: id, deadline: events.now() + span, listing, keys: List::default() };
+            self.calls.insert(request, LoopCall::Listing(listed));
+        }
+        self.execute(events);
+        Ok(id)
+    }
+
+    /// Cancels a call, or ends the watch that it began.
+    fn cancel(&mut self, call: CallId, events: &mut MemberEvents<'_>) {
+        let first = self.id.number_of(call);
+        if let Some(LoopCall::Watch { pending, .. }) = self.calls.get(&first) {
+            let cancelled = pending.error(Loss::cancelled(), &self.options.scope, &self.peer);
+            self.calls.remove(&first);
+            self.driver.forget(first);
+            let over = SessionEvent::WatchOver(call, WatchError::Cancelled(cancelled));
+            events.queue.push_back(LoopEvent::Session(self.id, over));
+        } else {
+            // For a call of several requests, the one in progress.
+            let is_page =
+                |running: &LoopCall| matches!(running, LoopCall::Listing(listed) if listed.call == call);
+            let page = self.calls.iter().find(|(_, running)| is_page(running)).map(|(&request, _)| request);
+            self.driver.cancel(page.unwrap_or(first));
+        }
+        self.execute(events);
     }
 }
 

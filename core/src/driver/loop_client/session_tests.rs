@@ -28,11 +28,11 @@ fn server() -> Server {
     Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server")
 }
 
-fn add(events: &mut Loop, server: &Server, node: &str) -> SessionId {
+fn add(events: &mut Loop, server: &Server, node: &str) -> MemberId {
     add_with(events, server.local_addr().port(), node, Duration::ZERO)
 }
 
-fn add_with(events: &mut Loop, port: u16, node: &str, grace: Duration) -> SessionId {
+fn add_with(events: &mut Loop, port: u16, node: &str, grace: Duration) -> MemberId {
     events.add_session("127.0.0.1", port, NativeClientOptions { node: node.into(), ..options(grace) })
 }
 
@@ -48,7 +48,7 @@ fn next(events: &mut Loop) -> LoopEvent {
 }
 
 /// Returns the next event that is neither the opening of a session nor the state of a waiting node.
-fn next_of(events: &mut Loop) -> (SessionId, SessionEvent) {
+fn next_of(events: &mut Loop) -> (MemberId, SessionEvent) {
     loop {
         match next(events) {
             LoopEvent::Session(_, SessionEvent::Open | SessionEvent::Node(NodeEvent::Seated)) => {}
@@ -93,22 +93,26 @@ fn arrival<'a>(count: u32, names: &'a [&'a [u8]]) -> NativeRequest<'a> {
     NativeRequest::Barrier { key: b"epoch", generation: 0, name: b"", participants }
 }
 
-fn of(events: &mut Loop, session: SessionId) -> Session<'_> {
+fn of(events: &mut Loop, session: MemberId) -> Session<'_> {
     events.session(session).expect("it is there")
 }
 
-fn part(events: &Loop, session: SessionId) -> Part {
-    events.sessions[&session].driver.machine().participant().part()
+fn session_of(events: &Loop, session: MemberId) -> &LoopSession {
+    events.members.get_as(session).expect("it is there")
 }
 
-fn join(events: &mut Loop, session: SessionId, node: &str, terms: Terms<'_>) -> CallId {
+fn part(events: &Loop, session: MemberId) -> Part {
+    session_of(events, session).driver.machine().participant().part()
+}
+
+fn join(events: &mut Loop, session: MemberId, node: &str, terms: Terms<'_>) -> CallId {
     of(events, session)
         .submit(&NativeRequest::Join(as_node(node, terms), Role::Member), WHILE)
         .expect("submitted")
 }
 
 /// Joins with all sessions and returns their rounds, in the order of the sessions.
-fn join_all(events: &mut Loop, sessions: &[(String, SessionId)], terms: Terms<'_>) -> Vec<Joined> {
+fn join_all(events: &mut Loop, sessions: &[(String, MemberId)], terms: Terms<'_>) -> Vec<Joined> {
     let calls: Vec<CallId> =
         sessions.iter().map(|(node, session)| join(events, *session, node, terms)).collect();
     let mut joined: Vec<Option<Joined>> = calls.iter().map(|_| None).collect();
@@ -130,7 +134,7 @@ fn join_all(events: &mut Loop, sessions: &[(String, SessionId)], terms: Terms<'_
     joined.into_iter().flatten().collect()
 }
 
-fn add_all(events: &mut Loop, server: &Server, count: u32) -> Vec<(String, SessionId)> {
+fn add_all(events: &mut Loop, server: &Server, count: u32) -> Vec<(String, MemberId)> {
     (0..count)
         .map(|index| format!("n{index}"))
         .map(|node| (node.clone(), add(events, server, &node)))
@@ -223,7 +227,7 @@ fn time_that_is_up_and_calls_that_are_cancelled_say_so() {
     let early = of(&mut events, session)
         .submit(&NativeRequest::Join(as_node("n0", nodes(2, 2)), Role::Member), WHILE);
     assert!(matches!(early, Err(SubmitError::Call(error)) if error.kind() == ErrorKind::InvalidArgument));
-    events.cancel(session.store(), call);
+    events.cancel(session, call);
     // The server cannot have answered that yet.
     let again = join(&mut events, session, "n0", nodes(1, 1));
     let error = end_of(&mut events, call).expect_err("cancelled");
@@ -258,8 +262,7 @@ fn a_spare_stands_by_for_as_long_as_it_is_needed() {
     assert!(matches!(event, SessionEvent::Node(NodeEvent::Standby { ahead: 0 })), "{event:?}");
     // The spare waits for longer than its join timeout.
     let missing = Request::Get { key: Key::raw(b"missing") };
-    let wait =
-        events.submit(spare.store(), missing, Timeout::After(Duration::from_millis(600))).expect("submitted");
+    let wait = events.submit(spare, missing, Timeout::After(Duration::from_millis(600))).expect("submitted");
     assert_eq!(store_end(&mut events, wait).result.expect_err("not set").kind(), ErrorKind::TimedOut);
     let (closer, other) = (sessions[0].1, sessions[1].1);
     let close = of(&mut events, closer)
@@ -319,7 +322,7 @@ fn a_session_is_a_store_as_well() {
     let mut events = Loop::new().expect("a loop");
     let session = add(&mut events, &server, "n0");
     let tcp = events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default());
-    let store = session.store();
+    let store = session;
     let key = |name: &'static [u8]| Key::scoped(b"/", name);
     let wait = events.submit(tcp, Request::Get { key: key(b"k") }, WHILE).expect("submitted");
     let set = events.submit(store, Request::Set { key: key(b"k"), value: b"v" }, WHILE).expect("submitted");
@@ -471,13 +474,13 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
     assert!(matches!(end_of(&mut events, again).expect("begun"), NativeResponse::Watching(_)));
     assert_eq!(changed(&mut events, again), (b"dir/a".to_vec(), Some("1".to_string())));
     assert_eq!(changed(&mut events, again), (b"dir/a".to_vec(), None));
-    events.cancel(session.store(), again);
+    events.cancel(session, again);
     let (_, over) = next_of(&mut events);
     assert!(
         matches!(over, SessionEvent::WatchOver(call, WatchError::Cancelled(_)) if call == again),
         "{over:?}"
     );
-    events.cancel(session.store(), again);
+    events.cancel(session, again);
     let call = of(&mut events, session)
         .submit(&NativeRequest::DeletePrefix { prefix: b"" }, WHILE)
         .expect("submitted");
@@ -503,7 +506,7 @@ fn watches_leases_and_turns_are_events_of_a_loop() {
     let store = events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default());
     let error = events.native(store, Operation::Txn).expect_err("another kind");
     assert!(matches!(error, SubmitError::Call(error) if error.kind() == ErrorKind::Unsupported));
-    assert!(matches!(events.native(StoreId(77), Operation::Txn), Err(SubmitError::UnknownStore)));
+    assert!(matches!(events.native(MemberId::from_u32(77), Operation::Txn), Err(SubmitError::UnknownStore)));
 }
 
 #[test]
@@ -552,11 +555,11 @@ fn a_watch_whose_changes_nobody_takes_is_ended() {
         .expect("submitted");
     assert!(matches!(end_of(&mut events, watch), Ok(NativeResponse::Watching(_))));
     let set = |events: &mut Loop| {
-        let scope = events.scope(session.store()).expect("there").to_vec();
+        let scope = events.scope(session).expect("there").to_vec();
         let value = [0; 600];
         let set = Request::Set { key: Key::scoped(&scope, b"k"), value: &value };
-        events.submit(session.store(), set, WHILE).expect("submitted");
-        while events.pending(session.store()) > 0 {
+        events.submit(session, set, WHILE).expect("submitted");
+        while events.pending(session) > 0 {
             assert!(becomes_readable(events.fd(), SOON), "no further event");
             events.poll().expect("polled");
         }
@@ -637,7 +640,7 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
     let mut events = Loop::new().expect("a loop");
     let session = add_with(&mut events, cut.address.port(), "n0", SOON);
     let other = add(&mut events, &server, "n1");
-    let store = session.store();
+    let store = session;
     let sessions = [("n0".to_string(), session), ("n1".to_string(), other)];
     let joined = join_all(&mut events, &sessions, nodes(2, 2));
     let key = Key::scoped(b"/", b"n");
@@ -695,7 +698,7 @@ fn a_loop_that_is_turned_lives_and_one_that_is_not_dies() {
         panic!("{event:?}")
     };
     assert_eq!((&*node, why), ("hanging", Why::Heartbeat));
-    assert!(turned.sessions[&living].driver.machine().is_live());
+    assert!(session_of(&turned, living).driver.machine().is_live());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::inbox::{Last, Weighted};
 use super::{
     Joined, Loss, MemberInfo, NativeClient, NativeError, NativeRequest, NativeResponse, RunInfo, plain,
-    text_of,
+    text_of, wrong_response,
 };
 use crate::driver::timeout::Timeout;
 use crate::error::{ErrorKind, Operation};
@@ -93,11 +93,9 @@ impl NativeClient {
     /// # Errors
     /// The reason why there is no round; [`NativeError::fault`] has the server's response.
     pub fn join(&self, entry: &Entry<'_>, role: Role) -> Result<Joined, NativeError> {
-        let request = NativeRequest::Join(*entry, role);
-        match self.request(&request, Timeout::Default)? {
-            NativeResponse::Joined(joined) => Ok(joined),
-            _ => Err(self.wrong_answer(&request)),
-        }
+        let response = self.request(&NativeRequest::Join(*entry, role), Timeout::Default)?;
+        let NativeResponse::Joined(joined) = response else { wrong_response() };
+        Ok(joined)
     }
 
     /// Returns whether the node was a spare at any time since its last join request.
@@ -162,11 +160,9 @@ impl NativeClient {
     /// # Errors
     /// The reason why it is not known.
     pub fn run_info(&self, run_id: &[u8], timeout: Duration) -> Result<RunInfo, NativeError> {
-        let request = NativeRequest::RunInfo { run_id };
-        match self.request_within(&request, timeout)? {
-            NativeResponse::RunInfo(info) => Ok(info),
-            _ => Err(self.wrong_answer(&request)),
-        }
+        let response = self.request_within(&NativeRequest::RunInfo { run_id }, timeout)?;
+        let NativeResponse::RunInfo(info) = response else { wrong_response() };
+        Ok(info)
     }
 
     /// Performs [`NativeRequest::Members`].
@@ -180,10 +176,9 @@ impl NativeClient {
         (first, count_max): (u32, u32),
         timeout: Duration,
     ) -> Result<Vec<MemberInfo>, NativeError> {
-        let request = NativeRequest::Members { run_id, round, first, count_max };
-        match self.request_within(&request, timeout)? {
-            NativeResponse::Members(members) => Ok(members),
-            _ => Err(self.wrong_answer(&request)),
-        }
+        let response =
+            self.request_within(&NativeRequest::Members { run_id, round, first, count_max }, timeout)?;
+        let NativeResponse::Members(members) = response else { wrong_response() };
+        Ok(members)
     }
 }

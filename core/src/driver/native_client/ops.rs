@@ -6,7 +6,7 @@ use super::calls::{check, frame_of, settle};
 use super::listing::Listing;
 use super::{
     BarrierResult, BatchAnswer, EncodedRequest, KeysPage, Loss, NativeClient, NativeError, NativeRequest,
-    NativeResponse, TxnResult, Versioned,
+    NativeResponse, TxnResult, Versioned, wrong_response,
 };
 use crate::driver::call_error::Refusal;
 use crate::driver::cancel::CancelToken;
@@ -26,11 +26,9 @@ impl NativeClient {
     /// The reason why they may not be removed: [`crate::error::ErrorKind::StaleRound`] if all keys under the prefix
     /// belong to a round that is over.
     pub fn delete_prefix(&self, prefix: &[u8], timeout: Timeout) -> Result<PrefixRemoved, NativeError> {
-        let request = NativeRequest::DeletePrefix { prefix };
-        match self.request(&request, timeout)? {
-            NativeResponse::Removed(removed) => Ok(removed),
-            _ => Err(self.wrong_answer(&request)),
-        }
+        let response = self.request(&NativeRequest::DeletePrefix { prefix }, timeout)?;
+        let NativeResponse::Removed(removed) = response else { wrong_response() };
+        Ok(removed)
     }
 
     /// Performs [`NativeRequest::Read`].
@@ -38,11 +36,9 @@ impl NativeClient {
     /// # Errors
     /// Some key was not set in time, or the reason why the values are not known.
     pub fn read(&self, keys: &[&[u8]], timeout: Timeout) -> Result<Vec<Versioned>, NativeError> {
-        let request = NativeRequest::Read { keys };
-        match self.request(&request, timeout)? {
-            NativeResponse::Values(values) => Ok(values),
-            _ => Err(self.wrong_answer(&request)),
-        }
+        let response = self.request(&NativeRequest::Read { keys }, timeout)?;
+        let NativeResponse::Values(values) = response else { wrong_response() };
+        Ok(values)
     }
 
     /// Performs [`NativeRequest::ListPage`].
@@ -56,11 +52,9 @@ impl NativeClient {
         count_max: u32,
         timeout: Timeout,
     ) -> Result<KeysPage, NativeError> {
-        let request = NativeRequest::ListPage { prefix, after, count_max };
-        match self.request(&request, timeout)? {
-            NativeResponse::Page(page) => Ok(page),
-            _ => Err(self.wrong_answer(&request)),
-        }
+        let response = self.request(&NativeRequest::ListPage { prefix, after, count_max }, timeout)?;
+        let NativeResponse::Page(page) = response else { wrong_response() };
+        Ok(page)
     }
 
     /// Performs [`NativeRequest::Txn`]: if all its tests hold, applies its writes, otherwise those of its other
@@ -70,11 +64,9 @@ impl NativeClient {
     /// The reason why the result is not known. [`crate::error::Failure::effect`] says whether the transaction may
     /// have been committed. It is never applied in part.
     pub fn commit(&self, txn: &Txn, timeout: Timeout) -> Result<TxnResult, NativeError> {
-        let request = NativeRequest::Txn(txn);
-        match self.request(&request, timeout)? {
-            NativeResponse::Txn(result) => Ok(result),
-            _ => Err(self.wrong_answer(&request)),
-        }
+        let response = self.request(&NativeRequest::Txn(txn), timeout)?;
+        let NativeResponse::Txn(result) = response else { wrong_response() };
+        Ok(result)
     }
 
     /// Performs [`NativeRequest::Batch`].
@@ -83,11 +75,9 @@ impl NativeClient {
     /// The reason why there are no responses. [`crate::error::Failure::effect`] says whether the batch may have been
     /// executed. It is never executed in part.
     pub fn batch(&self, batch: &Batch, timeout: Timeout) -> Result<Vec<BatchAnswer>, NativeError> {
-        let request = NativeRequest::Batch(batch);
-        match self.request(&request, timeout)? {
-            NativeResponse::Batch(answers) => Ok(answers),
-            _ => Err(self.wrong_answer(&request)),
-        }
+        let response = self.request(&NativeRequest::Batch(batch), timeout)?;
+        let NativeResponse::Batch(answers) = response else { wrong_response() };
+        Ok(answers)
     }
 
     /// Performs [`NativeRequest::Barrier`].
@@ -102,11 +92,10 @@ impl NativeClient {
         participants: Participants<'_>,
         timeout: Timeout,
     ) -> Result<BarrierResult, NativeError> {
-        let request = NativeRequest::Barrier { key, generation, name, participants };
-        match self.request(&request, timeout)? {
-            NativeResponse::Barrier(result) => Ok(result),
-            _ => Err(self.wrong_answer(&request)),
-        }
+        let response =
+            self.request(&NativeRequest::Barrier { key, generation, name, participants }, timeout)?;
+        let NativeResponse::Barrier(result) = response else { wrong_response() };
+        Ok(result)
     }
 
     /// Performs [`NativeRequest::BarrierCancel`]. Returns whether any participant waited.
@@ -114,11 +103,9 @@ impl NativeClient {
     /// # Errors
     /// The reason why that is not known.
     pub fn barrier_cancel(&self, key: &[u8], name: &[u8], timeout: Timeout) -> Result<bool, NativeError> {
-        let request = NativeRequest::BarrierCancel { key, name };
-        match self.request(&request, timeout)? {
-            NativeResponse::Outcome(holds) => Ok(holds),
-            _ => Err(self.wrong_answer(&request)),
-        }
+        let response = self.request(&NativeRequest::BarrierCancel { key, name }, timeout)?;
+        let NativeResponse::Outcome(holds) = response else { wrong_response() };
+        Ok(holds)
     }
 
     /// Performs a store call, with the semantics of the c10d protocol. Keys are whole.

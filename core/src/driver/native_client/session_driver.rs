@@ -304,14 +304,14 @@ impl SessionDriver {
 
     /// Handles the readiness of the socket.
     pub(in crate::driver) fn ready(&mut self, ready: Ready, buffer: &mut [u8]) {
-        let Some(connection) = &self.connection else { return };
-        if connection.is_connected() {
+        match &mut self.connection {
             // [`SessionDriver::execute`] handles writability.
-            if ready.readable {
-                self.read(buffer);
-            }
-        } else {
-            self.connected();
+            Some(connection) if connection.is_connected() && ready.readable => self.read(buffer),
+            Some(connection) if !connection.is_connected() => match connection.finish() {
+                Ok(()) => self.machine.handle(self.clock.now(), Input::Connected),
+                Err(error) => self.connect_failed(&error),
+            },
+            _ => {}
         }
     }
 
@@ -320,7 +320,11 @@ impl SessionDriver {
         loop {
             while let Some(output) = self.machine.poll_output() {
                 match output {
-                    Output::Resolve => self.resolve(events),
+                    Output::Resolve => {
+                        if let Some(found) = self.lookup.begin(events.waker()) {
+                            self.resolved(&found);
+                        }
+                    }
                     Output::Connect(address) => self.connect(address, events),
                     Output::Disconnect => self.disconnect(),
                     Output::Over(ending) => self.over(ending),
@@ -333,7 +337,9 @@ impl SessionDriver {
                 break;
             }
         }
-        self.update_interest();
+        if let Some(connection) = &mut self.connection {
+            connection.update_interest(self.sent < self.unsent.len());
+        }
     }
 
     /// Closes the connection without a goodbye, as when a process dies.
@@ -352,8 +358,9 @@ impl SessionDriver {
         self.disconnect();
         self.fail_all();
         // The goodbye that ended the session has no response of its own.
-        let left: Vec<u64> = self.requests.keys().copied().collect();
-        left.into_iter().for_each(|id| self.report_failure(id, Loss::of_ending(ending)));
+        while let Some((&id, _)) = self.requests.first_key_value() {
+            self.report(id, Err(Loss::of_ending(ending)));
+        }
         self.output.push_back(SessionOutput::Over(ending));
     }
 
@@ -367,26 +374,15 @@ impl SessionDriver {
     fn failed(&mut self, failed: Failed, ending: Option<Ending>) {
         // A cancelled request may have to be skipped by its number. Its bytes are not needed any more.
         let (failure, ending) = (failed.failure, ending.map(Box::new));
-        self.report_failure(failed.id, Loss { failure, fault: None, ending });
+        self.report(failed.id, Err(Loss { failure, fault: None, ending }));
     }
 
-    fn report_failure(&mut self, id: u64, mut loss: Loss) {
-        if let Some(encoded) = self.requests.remove(&id) {
+    fn report(&mut self, id: u64, mut answer: Result<OwnedFrame, Loss>) {
+        let Some(encoded) = self.requests.remove(&id) else { return };
+        if let Err(loss) = &mut answer {
             loss.failure.elapsed = encoded.since_begun(self.clock.now());
-            self.output.push_back(SessionOutput::Ended(id, encoded, Err(loss)));
         }
-    }
-
-    fn report_answer(&mut self, answer: OwnedFrame) {
-        if let Some(encoded) = self.requests.remove(&answer.id) {
-            self.output.push_back(SessionOutput::Ended(answer.id, encoded, Ok(answer)));
-        }
-    }
-
-    fn resolve(&mut self, events: &EventLoop) {
-        if let Some(found) = self.lookup.begin(events.waker()) {
-            self.resolved(&found);
-        }
+        self.output.push_back(SessionOutput::Ended(id, encoded, answer));
     }
 
     fn resolved(&mut self, found: &Found) {
@@ -404,14 +400,6 @@ impl SessionDriver {
         self.disconnect();
         match Connection::start(address, self.keep_alive.as_ref(), events, self.token) {
             Ok(connection) => self.connection = Some(connection),
-            Err(error) => self.connect_failed(&error),
-        }
-    }
-
-    fn connected(&mut self) {
-        let Some(connection) = &mut self.connection else { return };
-        match connection.finish() {
-            Ok(()) => self.machine.handle(self.clock.now(), Input::Connected),
             Err(error) => self.connect_failed(&error),
         }
     }
@@ -481,32 +469,27 @@ impl SessionDriver {
         match event {
             Event::Nothing => {}
             Event::Open => self.output.push_back(SessionOutput::Open),
-            Event::Completed(id, _) => self.report_answer(owned(id)),
+            Event::Completed(id, _) => self.report(id, Ok(owned(id))),
             Event::Failed(failed, fault) => {
                 let fault = fault.as_ref().map(|fault| Box::new(ServerFault::of(fault)));
-                self.report_failure(failed.id, Loss { failure: failed.failure, fault, ending: None });
+                self.report(failed.id, Err(Loss { failure: failed.failure, fault, ending: None }));
             }
             Event::Pushed(id, _) => self.output.push_back(SessionOutput::Pushed(owned(id))),
-            Event::Node(Some(id), event) => self.node_response(owned(id), &event),
-            Event::Node(None, event) => self.node_event(&event),
-        }
-    }
-
-    fn node_response(&mut self, answer: OwnedFrame, event: &participant::Event<'_>) {
-        let failure = match event {
-            participant::Event::Refused(fault) => Some(*fault),
-            participant::Event::Closed { .. } | participant::Event::NotNeeded => answer.fault(&self.limits),
-            _ => None,
-        };
-        match failure {
-            Some(fault) => self.report_failure(answer.id, Loss::of_fault(&fault)),
-            None => self.report_answer(answer),
-        }
-    }
-
-    fn node_event(&mut self, event: &participant::Event<'_>) {
-        if let Some(event) = NodeEvent::of(event) {
-            self.output.push_back(SessionOutput::Node(event));
+            Event::Node(Some(id), event) => {
+                let answer = owned(id);
+                let fault = match event {
+                    participant::Event::Refused(fault) => Some(fault),
+                    participant::Event::Closed { .. } | participant::Event::NotNeeded => {
+                        answer.fault(&self.limits)
+                    }
+                    _ => None,
+                };
+                let refused = fault.map(|fault| Loss::of_fault(&fault));
+                self.report(id, refused.map_or(Ok(answer), Err));
+            }
+            Event::Node(None, event) => {
+                self.output.extend(NodeEvent::of(&event).map(SessionOutput::Node));
+            }
         }
     }
 
@@ -574,11 +557,5 @@ impl SessionDriver {
         self.unsent.shrink_to(BYTES_KEPT_MAX);
         self.sent = 0;
         any
-    }
-
-    fn update_interest(&mut self) {
-        if let Some(connection) = &mut self.connection {
-            connection.update_interest(self.sent < self.unsent.len());
-        }
     }
 }

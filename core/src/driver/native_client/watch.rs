@@ -3,6 +3,7 @@
 use super::inbox::{Inbox, Last, Queue};
 use super::{
     Command, Loss, NativeClient, NativeError, NativeRequest, NativeResponse, OwnedFrame, plain, strip_scope,
+    wrong_response,
 };
 use crate::driver::call_error::CallError;
 use crate::driver::cancel::CancelToken;
@@ -261,11 +262,9 @@ impl Lease {
     /// # Errors
     /// The reason why it was not ended.
     pub fn revoke(&self, timeout: Timeout) -> Result<i64, NativeError> {
-        let request = NativeRequest::LeaseRevoke { lease: self.lease };
-        match self.client.request(&request, timeout)? {
-            NativeResponse::Number(count) => Ok(count),
-            _ => Err(self.client.wrong_answer(&request)),
-        }
+        let response = self.client.request(&NativeRequest::LeaseRevoke { lease: self.lease }, timeout)?;
+        let NativeResponse::Number(count) = response else { wrong_response() };
+        Ok(count)
     }
 
     /// Waits up to `timeout` for the lease to end by itself, and returns the reason. Every caller gets it.
@@ -342,7 +341,7 @@ impl NativeClient {
     fn watch(&self, key: &[u8], request: &NativeRequest<'_>, timeout: Timeout) -> Result<Watch, NativeError> {
         let inbox = self.inner.shared.stream(self.inner.options.limit());
         let begun = self.exchange_request(request, self.span(timeout), Some(Arc::clone(&inbox)))?;
-        let (id, NativeResponse::Watching(revision)) = begun else { return Err(self.wrong_answer(request)) };
+        let (id, NativeResponse::Watching(revision)) = begun else { wrong_response() };
         Ok(Watch {
             client: self.clone(),
             id,
@@ -363,7 +362,7 @@ impl NativeClient {
         let (request, inbox) =
             (NativeRequest::LeaseGrant { ttl }, self.inner.shared.stream(self.inner.options.limit()));
         let begun = self.exchange_request(&request, self.span(timeout), Some(Arc::clone(&inbox)))?;
-        let (id, NativeResponse::Number(number)) = begun else { return Err(self.wrong_answer(&request)) };
+        let (id, NativeResponse::Number(number)) = begun else { wrong_response() };
         let (client, lease) = (self.clone(), number.cast_unsigned());
         let (token, over) = (CancelToken::new(), OnceLock::new());
         Ok(Lease { client, id, lease, inbox, token, over })

@@ -15,7 +15,7 @@ use crate::name::WorkerInfo;
 use crate::options::RpcOptions;
 use alloc::string::ToString;
 use alloc::sync::Arc;
-use rendezvous_core::driver::loop_client::{LoopEvent, StoreId};
+use rendezvous_core::driver::loop_client::LoopEvent;
 use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::server::Server;
 use rendezvous_core::driver::store::Timeout;
@@ -178,11 +178,11 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
     // One that is cancelled, one that times out, one that is refused.
     let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
     let (_, _, held) = put_request(&mut events);
-    events.cancel(StoreId::from_u32(one.as_u32()), call);
+    events.cancel(one, call);
     let (id, result) = completed(&mut events);
     let message = result.expect_err("cancelled").to_string();
     assert_eq!((id, message.as_str()), (call, "ask at two (id 1): it was cancelled"));
-    events.cancel(StoreId::from_u32(one.as_u32()), call);
+    events.cancel(one, call);
     drop(held);
     let quick = CallSpec { timeout: Some(Duration::from_millis(20)), ..ask("two", "ask", b"") };
     let call = events.rpc_call(one, quick).expect("made");
@@ -640,7 +640,7 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     let call = events.rpc_call(id, ask("own", "x", b"")).expect("made");
     let (_, wanted) = reported();
     assert!(wanted.get());
-    events.cancel(StoreId::from_u32(id.as_u32()), call);
+    events.cancel(id, call);
     assert!(!wanted.get());
     let (of, result) = completed(&mut events);
     assert_eq!(
