@@ -6,12 +6,10 @@
 
 mod loop_store;
 mod member;
-mod node;
 mod session;
 
 pub use member::{Member, MemberContext, MemberEvent, MemberEvents, MemberId, MemberStore};
-pub use node::Session;
-pub use session::SessionEvent;
+pub use session::{Session, SessionEvent};
 
 use super::call_error::CallError;
 use super::event_loop::EventLoop;

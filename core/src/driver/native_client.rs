@@ -7,9 +7,8 @@
 mod batch;
 pub(in crate::driver) mod calls;
 mod inbox;
-pub(in crate::driver) mod listing;
 mod node;
-mod ops;
+pub(in crate::driver) mod ops;
 mod options;
 mod request;
 mod response;
@@ -54,7 +53,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_channel::{Sender, unbounded};
-use inbox::{Inbox, InboxLimit, Weighted};
+use inbox::{Inbox, InboxLimit, Last, Weighted};
 use session::Session;
 use session_driver::EncodedRequest;
 use std::io;
@@ -158,13 +157,17 @@ impl Loss {
         Self { failure: failure_of(fault), fault: Some(Box::new(ServerFault::of(fault))), ending: None }
     }
 
-    /// Returns the end of the session that failed the call.
-    fn ending(&self) -> Option<Ending> {
-        self.ending.as_deref().copied()
-    }
-
     pub(in crate::driver) fn of_ending(ending: Ending) -> Self {
         Self { failure: ending.failure(), fault: None, ending: Some(Box::new(ending)) }
+    }
+
+    /// Makes the failure of a wait for a push.
+    fn of_last(last: Last) -> Self {
+        match last {
+            Last::Over(ending) => Self::of_ending(ending),
+            Last::Overrun => Self::of(plain(ErrorKind::LimitExceeded)),
+            Last::Interrupted => Self::cancelled(),
+        }
     }
 
     /// Makes the failure of a request whose response does not fit: the server violates the protocol. It may have
@@ -231,13 +234,6 @@ impl OwnedFrame {
     pub(in crate::driver) fn frame<'a>(&'a self, limits: &'a FrameLimits) -> Option<ServerFrame<'a>> {
         // The frame was parsed when it was received, so parsing cannot fail.
         ServerFrame::parse(self.kind, &self.body, limits).ok().flatten()
-    }
-
-    fn fault<'a>(&'a self, limits: &'a FrameLimits) -> Option<Fault<'a>> {
-        match self.frame(limits)? {
-            ServerFrame::Error { fault } => Some(fault),
-            _ => None,
-        }
     }
 }
 
@@ -550,8 +546,7 @@ impl NativeClient {
         request: &NativeRequest<'_>,
         timeout: Timeout,
     ) -> Result<NativeResponse, NativeError> {
-        let (_, response) = self.exchange_request(request, self.span(timeout), None)?;
-        Ok(response)
+        Ok(self.exchange_request(request, self.span(timeout), None)?.1)
     }
 
     fn span(&self, timeout: Timeout) -> (Duration, WaitMode) {
@@ -564,8 +559,7 @@ impl NativeClient {
         request: &NativeRequest<'_>,
         span: Duration,
     ) -> Result<NativeResponse, NativeError> {
-        let (_, response) = self.exchange_request(request, (span, WaitMode::Wait), None)?;
-        Ok(response)
+        Ok(self.exchange_request(request, (span, WaitMode::Wait), None)?.1)
     }
 
     /// Sends a request whose pushes go to `inbox`. Returns its id, under which they come, and the response.

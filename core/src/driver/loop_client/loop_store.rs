@@ -106,13 +106,8 @@ impl LoopStore {
     }
 
     fn looked_up(&mut self, now: Instant, found: &Found) {
-        let input = match found {
-            Ok(addresses) => Input::Resolved(addresses),
-            Err(error) => {
-                let (kind, cause) = error.classify();
-                Input::Unresolved(kind, cause)
-            }
-        };
+        let classified = found.as_deref().map_err(|error| error.classify());
+        let input = classified.map_or_else(|(kind, cause)| Input::Unresolved(kind, cause), Input::Resolved);
         self.client.handle(now, input);
     }
 

@@ -1,24 +1,29 @@
-//! One session of a loop: its driver, and the results of its calls.
+//! Sessions and nodes of a loop: their drivers, and the results of their calls.
 
+use super::loop_store::LoopStore;
 use super::member::{Member, MemberContext, MemberEvents, MemberId, MemberStore};
-use super::{CallOver, LoopEvent, SubmitResult, names_of};
+use super::{CallOver, Loop, LoopEvent, SubmitError, SubmitResult, names_of};
 use crate::driver::call_error::CallError;
+use crate::driver::cancel::CancelToken;
 use crate::driver::event_loop::Ready;
 use crate::driver::native_client::calls::{check, settle};
-use crate::driver::native_client::listing::Listing;
+use crate::driver::native_client::ops::Listing;
 use crate::driver::native_client::session_driver::{EncodedRequest, SessionDriver, SessionOutput};
 use crate::driver::native_client::{
     Change, Loss, NativeClientOptions, NativeError, NativeRequest, NativeResponse, NodeEvent, OwnedFrame,
     PendingRequest, WatchError,
 };
 use crate::driver::random::random_seed;
-use crate::driver::rendezvous::{LastRounds, entry_of, labels_of};
+use crate::driver::rendezvous::{
+    HandlerError, LastRounds, entry_of, full_host_name, host_name, labels_of, session_options,
+};
 use crate::driver::socket::endpoint_text;
-use crate::driver::store::Timeout;
+use crate::driver::store::{Timeout, not_native};
 use crate::driver::take::{List, strip_scope};
 use crate::error::Operation;
 use crate::node::multi_client::Answer;
 use crate::node::native_client::Ending;
+use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::rdzv_settings::RdzvSettings;
 use crate::store::call::{Call, CallId, Outcome, WaitMode};
 use crate::store::op::{Key, Request};
@@ -242,24 +247,18 @@ impl LoopSession {
         encoded: &EncodedRequest,
         answer: Result<OwnedFrame, Loss>,
     ) -> Option<LoopEvent> {
-        let limits = *self.driver.limits();
+        let (limits, call, elapsed) =
+            (*self.driver.limits(), self.id.call(request), encoded.since_begun(now));
         let pending = match self.calls.remove(&request) {
             Some(LoopCall::Request(pending) | LoopCall::Watch { pending, .. }) => pending,
             Some(LoopCall::Listing(listed)) => return self.page_ended(now, listed, encoded, answer),
             None => {
-                let (call, mut values) = (encoded.call()?, List::default());
-                let outcome = settle(&call, answer, &limits, &mut values);
-                return Some(self.call_ended(
-                    self.id.call(request),
-                    &call,
-                    encoded.since_begun(now),
-                    outcome,
-                    values,
-                ));
+                let (of_store, mut values) = (encoded.call()?, List::default());
+                let outcome = settle(&of_store, answer, &limits, &mut values);
+                return Some(self.call_ended(call, &of_store, elapsed, outcome, values));
             }
         };
-        let (operation, call, elapsed) = (pending.operation, self.id.call(request), encoded.since_begun(now));
-        let (scope, peer) = (&*self.options.scope, &*self.peer);
+        let (operation, scope, peer) = (pending.operation, &*self.options.scope, &*self.peer);
         let result = pending.settle(answer, elapsed, &limits, (scope, peer));
         if let (Ok(NativeResponse::Joined(joined)), Some((settings, _, rounds))) = (&result, &self.settings) {
             rounds.entered(settings, joined.round);
@@ -290,16 +289,19 @@ impl LoopSession {
     ) -> Option<LoopEvent> {
         let (id, limits) = (listed.call, *self.driver.limits());
         let page = answer.and_then(|answer| listed.listing.take_page(&answer, &limits, &mut listed.keys));
-        let (outcome, mut values) = match page {
-            Ok(Some(outcome)) => (Ok(outcome), listed.keys),
-            Ok(None) => match self.next_page(now, listed) {
-                Ok(()) => return None,
-                Err(loss) => (Err(loss), List::default()),
+        let outcome = match page {
+            Ok(Some(outcome)) => Ok(outcome),
+            Ok(None) => match self.driver.begin(listed.listing.page(listed.deadline.since(now))) {
+                Ok(request) => {
+                    self.calls.insert(request, LoopCall::Listing(listed));
+                    return None;
+                }
+                Err(loss) => Err(loss),
             },
-            Err(loss) => (Err(loss), List::default()),
+            Err(loss) => Err(loss),
         };
-        strip_scope(&mut values.0, &self.options.scope);
-        Some(self.call_ended(id, &LIST_KEYS, encoded.since_begun(now), outcome, values))
+        strip_scope(&mut listed.keys.0, &self.options.scope);
+        Some(self.call_ended(id, &LIST_KEYS, encoded.since_begun(now), outcome, listed.keys))
     }
 
     /// Makes the event for the end of a call on the session's store.
@@ -325,12 +327,6 @@ impl LoopSession {
         };
         let operation = call.operation();
         LoopEvent::Store(CallOver { store: self.id, call: id, operation, keys, result })
-    }
-
-    fn next_page(&mut self, now: Instant, listed: Listed) -> Result<(), Loss> {
-        let request = self.driver.begin(listed.listing.page(listed.deadline.since(now)))?;
-        self.calls.insert(request, LoopCall::Listing(listed));
-        Ok(())
     }
 }
 
@@ -390,12 +386,128 @@ impl Member for LoopSession {
             events.queue.push_back(LoopEvent::Session(self.id, over));
         } else {
             // For a call of several requests, the one in progress.
-            let is_page =
-                |running: &LoopCall| matches!(running, LoopCall::Listing(listed) if listed.call == call);
-            let page = self.calls.iter().find(|(_, running)| is_page(running)).map(|(&request, _)| request);
+            let page = self.calls.iter().find_map(|(&request, running)| match running {
+                LoopCall::Listing(listed) if listed.call == call => Some(request),
+                _ => None,
+            });
             self.driver.cancel(page.unwrap_or(first));
         }
         self.execute(events);
+    }
+}
+
+impl Loop {
+    /// Adds a session with the server at `host` (a name or an address) and `port`, which starts to connect at once.
+    /// Without a grace period, the calls that are made before the next [`Loop::poll`] are sent together with the
+    /// greeting, in one round trip.
+    pub fn add_session(&mut self, host: &str, port: u16, options: NativeClientOptions) -> MemberId {
+        let context = self.member_context();
+        let id = self.insert(context.id, LoopSession::new(&context, (host, port), options));
+        self.with_member(id, LoopSession::execute);
+        id
+    }
+
+    /// Adds a session for the node that these parameters of the `rdzv` backend describe, which joins with
+    /// [`Session::next_round`]. A node without a name gets `HOST_PID_NUMBER`. A loop hosts no server, so the
+    /// parameters for hosting are ignored.
+    ///
+    /// # Errors
+    /// The parameters are invalid, or the host has no name.
+    pub fn add_node(&mut self, parameters: &RendezvousParameters) -> Result<MemberId, HandlerError> {
+        let settings = RdzvSettings::read(parameters)?;
+        let (host, address) = match &settings.address {
+            Some(address) => (address.clone(), address.clone()),
+            None => (
+                host_name().map_err(HandlerError::HostName)?,
+                full_host_name(&CancelToken::new()).map_err(HandlerError::HostName)?,
+            ),
+        };
+        // Rendezvous handlers of this process, and other loops, number their nodes from 0 on.
+        let number = (random_seed() >> 32) as u32;
+        let node = settings.node_name(&host, std::process::id(), number);
+        let options = session_options(&settings, &node, settings.timeouts.join);
+        let id = self.add_session(&settings.host, settings.port, options);
+        let settings = (settings, address.into(), Arc::clone(&self.last_rounds));
+        self.with_member(id, |session: &mut LoopSession, _| session.settings = Some(settings));
+        Ok(id)
+    }
+
+    /// Closes a session's connection without a goodbye, as when the process dies: if the node is in a round, the
+    /// other nodes see it as dead. [`Session::close`] says goodbye. No event of the session follows.
+    pub fn remove_session(&mut self, session: MemberId) {
+        self.remove_member::<LoopSession>(session);
+    }
+
+    /// Returns a session of the loop, to submit calls. `None`: the loop has no such session.
+    pub fn session(&mut self, session: MemberId) -> Option<Session<'_>> {
+        self.members.get_as::<LoopSession>(session)?;
+        Some(Session { events: self, id: session })
+    }
+
+    /// Returns the session whose keys form this store, for an operation that needs one.
+    ///
+    /// # Errors
+    /// The store is not that of a session ([`crate::error::ErrorKind::Unsupported`], with the store's kind), or there
+    /// is no such store.
+    pub fn native(&mut self, store: MemberId, operation: Operation) -> Result<Session<'_>, SubmitError> {
+        if let Some(member) = self.members.get_as::<LoopStore>(store) {
+            return Err(not_native(operation, &member.peer, "a store over the c10d protocol").into());
+        }
+        self.session(store).ok_or(SubmitError::UnknownStore)
+    }
+}
+
+/// Session of a loop, to submit requests.
+#[derive(Debug)]
+pub struct Session<'l> {
+    events: &'l mut Loop,
+    id: MemberId,
+}
+
+impl Session<'_> {
+    /// Submits a request, whose end is a [`SessionEvent::Completed`].
+    ///
+    /// A watch reports [`SessionEvent::Changed`] events until [`SessionEvent::WatchOver`]; cancelling the call ends it.
+    /// [`SessionEvent::LeaseOver`] follows when a lease ends by itself. A join drops the node's earlier events that
+    /// were not taken.
+    ///
+    /// # Errors
+    /// The session is over, the request exceeds a limit, or the node's part in its run does not allow it.
+    pub fn submit(&mut self, request: &NativeRequest<'_>, timeout: Timeout) -> SubmitResult {
+        let submit = |session: &mut LoopSession, events: &mut MemberEvents<'_>| {
+            session.request(request, timeout, events)
+        };
+        self.events.with_member(self.id, submit).ok_or(SubmitError::UnknownStore)?
+    }
+
+    /// Joins the run that the node was added for. `None`: it was not added with [`Loop::add_node`].
+    ///
+    /// # Errors
+    /// As [`Session::submit`].
+    pub fn next_round(&mut self) -> Option<SubmitResult> {
+        self.events.with_member(self.id, LoopSession::next_round)?
+    }
+
+    fn member(&self) -> Option<&LoopSession> {
+        self.events.members.get_as(self.id)
+    }
+
+    /// Returns the run that the node was added for, if it was added with [`Loop::add_node`].
+    #[must_use]
+    pub fn run_id(&self) -> Option<&str> {
+        Some(self.member()?.settings.as_ref()?.0.run_id.as_str())
+    }
+
+    /// Returns the server's name in error messages.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        self.member().map_or("", |session| &session.peer)
+    }
+
+    /// Returns the node's name.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        self.member().map_or("", |session| session.options.node.as_str())
     }
 }
 

@@ -70,13 +70,6 @@ pub(super) enum Last {
     Interrupted,
 }
 
-/// Whether an item was added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Put {
-    Kept,
-    Full,
-}
-
 impl<T: Weighted> Inbox<T> {
     pub(super) const fn new(limit: InboxLimit) -> Self {
         let state = InboxState { queue: Queue { items: VecDeque::new(), bytes: 0 }, last: None };
@@ -101,19 +94,19 @@ impl<T: Weighted> Inbox<T> {
         self.notify();
     }
 
-    /// Adds an item at the end. If the inbox is full, it ends.
-    pub(super) fn put(&self, item: T) -> Put {
+    /// Adds an item at the end. If the inbox is full, it ends. Returns whether the item was added.
+    pub(super) fn put(&self, item: T) -> bool {
         let mut state = self.lock();
         if state.queue.is_full(self.limit) {
             state.last.get_or_insert(Last::Overrun);
             drop(state);
             self.notify();
-            return Put::Full;
+            return false;
         }
         state.queue.push_back(item);
         drop(state);
         self.notify();
-        Put::Kept
+        true
     }
 
     /// Adds an item at the end. If the inbox is full, removes the oldest ones.
@@ -137,16 +130,6 @@ impl<T: Weighted> Inbox<T> {
         self.notify();
     }
 
-    /// Waits up to `span` for the next item, and until `is_cancelled`, which is checked again after
-    /// [`Inbox::recheck_cancellation`].
-    pub(super) fn next_unless(
-        &self,
-        span: Duration,
-        is_cancelled: impl Fn() -> bool,
-    ) -> Result<Option<T>, Last> {
-        self.next_with(span, is_cancelled, Queue::pop_front)
-    }
-
     /// Wakes the waiting threads, so that they check whether they are cancelled.
     pub(super) fn recheck_cancellation(&self) {
         // A thread that has already checked is waiting once the lock is free.
@@ -155,7 +138,8 @@ impl<T: Weighted> Inbox<T> {
     }
 
     /// Waits up to `span` until `take` returns a result, and returns that. `take` is called with the queue locked,
-    /// and again whenever items are added, so several waiting threads take items in order.
+    /// and again whenever items are added, so several waiting threads take items in order. The wait also ends when
+    /// `is_cancelled`, which is checked again after [`Inbox::recheck_cancellation`].
     pub(super) fn next_with<R>(
         &self,
         span: Duration,

@@ -1,12 +1,12 @@
 //! Membership of a node in a run.
 
-use super::inbox::{Last, Weighted};
+use super::inbox::{Queue, Weighted};
 use super::{
-    Joined, Loss, MemberInfo, NativeClient, NativeError, NativeRequest, NativeResponse, RunInfo, plain,
-    text_of, wrong_response,
+    Joined, Loss, MemberInfo, NativeClient, NativeError, NativeRequest, NativeResponse, RunInfo, text_of,
+    wrong_response,
 };
 use crate::driver::timeout::Timeout;
-use crate::error::{ErrorKind, Operation};
+use crate::error::Operation;
 use crate::rendezvous::participant::{Entry, Event, Role};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::time::Duration;
@@ -116,14 +116,8 @@ impl NativeClient {
     /// The session is over.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<NodeEvent>, NativeError> {
         let token = self.canceller.token();
-        self.inner.shared.events.next_unless(timeout, || token.is_cancelled()).map_err(|last| {
-            let loss = match last {
-                Last::Over(ending) => Loss::of_ending(ending),
-                Last::Overrun => Loss::of(plain(ErrorKind::LimitExceeded)),
-                Last::Interrupted => Loss::cancelled(),
-            };
-            self.error(Operation::RoundEvent, (None, 0), loss)
-        })
+        let next = self.inner.shared.events.next_with(timeout, || token.is_cancelled(), Queue::pop_front);
+        next.map_err(|last| self.error(Operation::RoundEvent, (None, 0), Loss::of_last(last)))
     }
 
     /// Performs [`NativeRequest::Leave`].

@@ -3,20 +3,21 @@
 
 use super::batch::{Batch, Txn};
 use super::calls::{check, frame_of, settle};
-use super::listing::Listing;
 use super::{
     BarrierResult, BatchAnswer, EncodedRequest, KeysPage, Loss, NativeClient, NativeError, NativeRequest,
-    NativeResponse, TxnResult, Versioned, wrong_response,
+    NativeResponse, OwnedFrame, TxnResult, Versioned, wrong_response,
 };
 use crate::driver::call_error::Refusal;
 use crate::driver::cancel::CancelToken;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeout;
+use crate::error::Operation;
+use crate::limits::FrameLimits;
 use crate::store::call::{Call, Outcome};
 use crate::store::engine::PrefixRemoved;
-use crate::store::op::Request;
+use crate::store::op::{Key, Request};
 use crate::time::Duration;
-use crate::wire::native::Participants;
+use crate::wire::native::{ClientFrame, Participants, ServerFrame};
 use alloc::vec::Vec;
 
 impl NativeClient {
@@ -141,5 +142,48 @@ impl NativeClient {
         }
         let frame = frame_of(call, span).ok_or_else(Loss::no_operation)?;
         settle(call, ask(EncodedRequest::new(call.operation(), &frame, span)), limits, take)
+    }
+}
+
+/// Number of keys that one response lists.
+const PAGE_KEYS: u32 = 4096;
+
+/// Listing of a store's keys, page by page.
+#[derive(Debug, Default)]
+pub(in crate::driver) struct Listing {
+    after: Vec<u8>,
+    count: u64,
+}
+
+impl Listing {
+    /// Returns the request for the next page.
+    pub(in crate::driver) fn page(&self, span: Duration) -> EncodedRequest {
+        let (prefix, after) = (Key::raw(b""), Key::raw(self.after.as_slice()));
+        let frame = ClientFrame::ListKeys { prefix, after, count_max: PAGE_KEYS };
+        EncodedRequest::new(Operation::ListKeys, &frame, span)
+    }
+
+    /// Handles a page. Returns `None` if another page follows.
+    pub(in crate::driver) fn take_page(
+        &mut self,
+        answer: &OwnedFrame,
+        limits: &FrameLimits,
+        take: &mut dyn Take,
+    ) -> Result<Option<Outcome>, Loss> {
+        let Some(ServerFrame::KeyList { more, keys }) = answer.frame(limits) else {
+            return Err(Loss::of_wrong_answer(Operation::ListKeys));
+        };
+        let mut last = None;
+        for key in keys.iter() {
+            let whole = key.pieces().concat();
+            take.whole(&whole);
+            self.count += 1;
+            last = Some(whole);
+        }
+        match last {
+            Some(last) if more => self.after = last,
+            _ => return Ok(Some(Outcome::Values(self.count))),
+        }
+        Ok(None)
     }
 }

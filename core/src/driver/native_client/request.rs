@@ -199,10 +199,7 @@ impl<'a> NativeRequest<'a> {
             }
             Self::LeaseRenew { lease } => ClientFrame::LeaseRenew { lease },
             Self::LeaseRevoke { lease } => ClientFrame::LeaseRevoke { lease },
-            Self::Join(entry, role) => {
-                let span = Duration::from_millis(entry.join_timeout_ms);
-                return EncodedRequest::new(self.operation(), &entry.frame(role), span);
-            }
+            Self::Join(entry, role) => return EncodedRequest::of_join(self.operation(), &entry, role),
             Self::Leave { run_id } => ClientFrame::Leave { run_id: Key::raw(run_id) },
             Self::CloseRun { run_id } => ClientFrame::Close { run_id: Key::raw(run_id) },
             Self::FailRun { run_id, message } => {

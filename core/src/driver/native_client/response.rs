@@ -222,7 +222,9 @@ impl PendingRequest {
                 loss
             }
             // Closing is done when the session is over, whatever the server's last message was.
-            Err(loss) if self.operation == Operation::Bye && loss.ending() == Some(Ending::Left) => {
+            Err(loss)
+                if self.operation == Operation::Bye && loss.ending.as_deref() == Some(&Ending::Left) =>
+            {
                 return Ok(NativeResponse::Done);
             }
             Err(loss) => loss,

@@ -1,6 +1,6 @@
 //! Thread of a session. One iteration waits for events, reads the socket, and writes the output of the state machine.
 
-use super::inbox::{Inbox, Put};
+use super::inbox::Inbox;
 use super::session_driver::{READ_BYTES, SessionDriver, SessionOutput};
 use super::{ClientShared, Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, Submitted};
 use crate::driver::cancel::CancelToken;
@@ -27,12 +27,6 @@ struct Caller {
     token: CancelToken,
     inbox: Option<Arc<Inbox<OwnedFrame>>>,
     reply: Reply<Result<OwnedFrame, Loss>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Flow {
-    Go,
-    Stop,
 }
 
 pub(super) struct Session {
@@ -84,8 +78,8 @@ impl Session {
     /// Drives the session until it is over or its last handle is dropped.
     pub(super) fn run(&mut self) {
         // Requests from before the first iteration are sent with the greeting.
-        let mut flow = self.handle_commands();
-        while flow == Flow::Go {
+        let mut is_stopped = self.handle_commands();
+        while !is_stopped {
             self.settle();
             self.report_attempts();
             if self.driver.ending().is_some() {
@@ -101,7 +95,7 @@ impl Session {
                 }
             };
             self.driver.wake();
-            flow = self.handle_commands();
+            is_stopped = self.handle_commands();
             for one in ready {
                 self.driver.ready(one, &mut self.buffer);
             }
@@ -150,7 +144,8 @@ impl Session {
         }
     }
 
-    fn handle_commands(&mut self) -> Flow {
+    /// Returns whether the session is to stop.
+    fn handle_commands(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Call(call) => self.begin(*call),
@@ -160,10 +155,10 @@ impl Session {
                 }
                 Command::ForgetLease(id) => drop(self.streams.remove(&id)),
                 Command::CheckTokens => self.check_tokens(),
-                Command::Stop => return Flow::Stop,
+                Command::Stop => return true,
             }
         }
-        Flow::Go
+        false
     }
 
     fn check_tokens(&mut self) {
@@ -227,7 +222,7 @@ impl Session {
             SessionOutput::Pushed(push) => {
                 let id = push.id;
                 if let Some(inbox) = self.streams.get(&id)
-                    && inbox.put(push) == Put::Full
+                    && !inbox.put(push)
                 {
                     self.streams.remove(&id);
                     self.driver.forget(id);

@@ -16,18 +16,17 @@ use crate::node::multi_client::OwnedCall;
 use crate::node::native_client::{
     BeginError, Ending, Event, Failed, IDENTIFY_NONCE, Input, Output, Taken, ToWrite,
 };
-use crate::rendezvous::participant::{self, InvalidState, Part};
+use crate::rendezvous::participant::{self, Entry, InvalidState, Part, Role};
 use crate::store::call::Call;
 use crate::store::op::Key;
 use crate::time::{Duration, Instant, Poller};
 use crate::wire::c10d;
-use crate::wire::native::{ClientFrame, Fault, HEADER_BYTES, MAGIC, Message, encode_frame};
+use crate::wire::native::{ClientFrame, Fault, HEADER_BYTES, MAGIC, Message, ServerFrame, encode_frame};
 use crate::wire::sink::{Length, Sink};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::fmt;
-use core::net::SocketAddr;
 use std::io;
 
 /// Size in bytes of the read buffer that an owner passes.
@@ -49,6 +48,8 @@ pub(in crate::driver) struct EncodedRequest {
     /// Timeout. While a node that joins is a spare, it does not run.
     pub(in crate::driver) span: Duration,
     began: Instant,
+    /// Run that it joins.
+    run_id: Option<Box<[u8]>>,
 }
 
 #[derive(Debug)]
@@ -62,14 +63,20 @@ enum Content {
 impl EncodedRequest {
     pub(in crate::driver) fn new(operation: Operation, frame: &ClientFrame<'_>, span: Duration) -> Self {
         let content = Content::Frame(frame.kind(), body_of(frame));
-        Self { operation, content, span, began: Instant::ORIGIN }
+        Self { operation, content, span, began: Instant::ORIGIN, run_id: None }
+    }
+
+    /// Makes the request of a node to join a run. The entry contains the timeout.
+    pub(super) fn of_join(operation: Operation, entry: &Entry<'_>, role: Role) -> Self {
+        let span = Duration::from_millis(entry.join_timeout_ms);
+        Self { run_id: Some(entry.run_id.into()), ..Self::new(operation, &entry.frame(role), span) }
     }
 
     /// Returns `None` for a call that is not one request.
     pub(in crate::driver) fn of_call(call: &Call<'_>, span: Duration) -> Option<Self> {
         frame_of(call, span)?;
         let content = Content::Call(OwnedCall::new(call, Vec::new()));
-        Some(Self { operation: call.operation(), content, span, began: Instant::ORIGIN })
+        Some(Self { operation: call.operation(), content, span, began: Instant::ORIGIN, run_id: None })
     }
 
     /// Returns the call on the session's store, if it is one.
@@ -87,18 +94,7 @@ impl EncodedRequest {
 
     /// Returns whether it joins a run.
     pub(in crate::driver) const fn is_join(&self) -> bool {
-        matches!(self.operation, Operation::Join | Operation::Standby)
-    }
-
-    fn run_to_join(&self, limits: &FrameLimits) -> Option<Vec<u8>> {
-        let Content::Frame(kind, body) = &self.content else { return None };
-        if !self.is_join() {
-            return None;
-        }
-        match ClientFrame::parse(*kind, body, limits).ok()?? {
-            ClientFrame::Join { entry } | ClientFrame::Standby { entry } => Some(entry.run_id.to_vec()),
-            _ => None,
-        }
+        self.run_id.is_some()
     }
 }
 
@@ -152,7 +148,7 @@ pub(in crate::driver) struct SessionDriver {
     /// Abandoned watches that the server must be asked to end, once there is space for the request.
     unread: VecDeque<u64>,
     /// Run of the Join request that was sent last.
-    run_id: Vec<u8>,
+    run_id: Box<[u8]>,
     lookup: HostLookup,
     connection: Option<Connection>,
     received: Vec<u8>,
@@ -186,7 +182,7 @@ impl SessionDriver {
             token,
             requests: BTreeMap::new(),
             unread: VecDeque::new(),
-            run_id: Vec::new(),
+            run_id: Box::default(),
             lookup: HostLookup::new(host, port),
             connection: None,
             received: Vec::new(),
@@ -325,7 +321,13 @@ impl SessionDriver {
                             self.resolved(&found);
                         }
                     }
-                    Output::Connect(address) => self.connect(address, events),
+                    Output::Connect(address) => {
+                        self.disconnect();
+                        match Connection::start(address, self.keep_alive.as_ref(), events, self.token) {
+                            Ok(connection) => self.connection = Some(connection),
+                            Err(error) => self.connect_failed(&error),
+                        }
+                    }
                     Output::Disconnect => self.disconnect(),
                     Output::Over(ending) => self.over(ending),
                 }
@@ -386,22 +388,9 @@ impl SessionDriver {
     }
 
     fn resolved(&mut self, found: &Found) {
-        let input = match found {
-            Ok(addresses) => Input::Resolved(addresses),
-            Err(error) => {
-                let (kind, cause) = error.classify();
-                Input::Unresolved(kind, cause)
-            }
-        };
+        let classified = found.as_deref().map_err(|error| error.classify());
+        let input = classified.map_or_else(|(kind, cause)| Input::Unresolved(kind, cause), Input::Resolved);
         self.machine.handle(self.clock.now(), input);
-    }
-
-    fn connect(&mut self, address: SocketAddr, events: &EventLoop) {
-        self.disconnect();
-        match Connection::start(address, self.keep_alive.as_ref(), events, self.token) {
-            Ok(connection) => self.connection = Some(connection),
-            Err(error) => self.connect_failed(&error),
-        }
     }
 
     fn connect_failed(&mut self, error: &io::Error) {
@@ -480,7 +469,10 @@ impl SessionDriver {
                 let fault = match event {
                     participant::Event::Refused(fault) => Some(fault),
                     participant::Event::Closed { .. } | participant::Event::NotNeeded => {
-                        answer.fault(&self.limits)
+                        match answer.frame(&self.limits) {
+                            Some(ServerFrame::Error { fault }) => Some(fault),
+                            _ => None,
+                        }
                     }
                     _ => None,
                 };
@@ -513,8 +505,8 @@ impl SessionDriver {
                 }
                 ToWrite::Request(id, label) => match self.requests.get(&id) {
                     Some(encoded) => {
-                        if let Some(run_id) = encoded.run_to_join(&self.limits) {
-                            self.run_id = run_id;
+                        if let Some(run_id) = &encoded.run_id {
+                            self.run_id.clone_from(run_id);
                         }
                         encode_frame(out, label, &encoded)
                     }

@@ -153,16 +153,15 @@ impl Watch {
         let is_over = || self.token.is_cancelled() || call.is_cancelled();
         let (clock, key) = (self.client.clock(), self.client.key(&self.key));
         let began = clock.now();
-        let lost = |mut loss: Loss| {
-            loss.failure.elapsed = clock.now().since(began);
-            self.client.error(Operation::Watch, (Some(key), 1), loss)
+        let last = match self.inbox.next_with(timeout, is_over, |queue| self.take(queue)) {
+            Ok(taken) => return taken.transpose(),
+            Err(Last::Overrun) => return Err(WatchError::overrun(key, self.client.peer())),
+            Err(last) => last,
         };
-        match self.inbox.next_with(timeout, is_over, |queue| self.take(queue)) {
-            Ok(taken) => taken.transpose(),
-            Err(Last::Overrun) => Err(WatchError::overrun(key, self.client.peer())),
-            Err(Last::Interrupted) => Err(WatchError::Cancelled(lost(Loss::cancelled()))),
-            Err(Last::Over(ending)) => Err(WatchError::Lost(lost(Loss::of_ending(ending)))),
-        }
+        let mut loss = Loss::of_last(last);
+        loss.failure.elapsed = clock.now().since(began);
+        let error = self.client.error(Operation::Watch, (Some(key), 1), loss);
+        Err(if last == Last::Interrupted { WatchError::Cancelled(error) } else { WatchError::Lost(error) })
     }
 
     /// Sends a message on this channel, if there is capacity for it, when [`Watch::next`] has something to return. Only
@@ -192,12 +191,8 @@ impl Watch {
                 return Some(Ok(change));
             }
             if let Some(&(why, oldest)) = self.ended.get() {
-                return Some(Err(WatchError::of(
-                    why,
-                    oldest,
-                    self.client.key(&self.key),
-                    self.client.peer(),
-                )));
+                let key = self.client.key(&self.key);
+                return Some(Err(WatchError::of(why, oldest, key, self.client.peer())));
             }
             match queue.pop_front()?.frame(&self.client.inner.answer_limits) {
                 Some(ServerFrame::Changed { changes }) => {
@@ -275,28 +270,21 @@ impl Lease {
         let clock = self.client.clock();
         let began = clock.now();
         let call = self.client.canceller.token();
-        let taken = self.inbox.next_with(
-            timeout,
-            || self.token.is_cancelled() || call.is_cancelled(),
-            |queue| {
-                while let Some(push) = queue.pop_front() {
-                    if let Some(ServerFrame::LeaseOver { why, .. }) =
-                        push.frame(&self.client.inner.answer_limits)
-                    {
-                        return Some(*self.over.get_or_init(|| why));
-                    }
+        let is_over = || self.token.is_cancelled() || call.is_cancelled();
+        let limits = &self.client.inner.answer_limits;
+        let take = |queue: &mut Queue<OwnedFrame>| {
+            while let Some(push) = queue.pop_front() {
+                if let Some(ServerFrame::LeaseOver { why, .. }) = push.frame(limits) {
+                    return Some(*self.over.get_or_init(|| why));
                 }
-                self.over.get().copied()
-            },
-        );
-        match taken {
+            }
+            self.over.get().copied()
+        };
+        match self.inbox.next_with(timeout, is_over, take) {
             Ok(taken) => Ok(taken),
             Err(Last::Overrun) => Ok(None),
             Err(last) => {
-                let mut loss = match last {
-                    Last::Over(ending) => Loss::of_ending(ending),
-                    _ => Loss::cancelled(),
-                };
+                let mut loss = Loss::of_last(last);
                 loss.failure.elapsed = clock.now().since(began);
                 Err(self.client.error(Operation::LeaseWait, (None, 0), loss))
             }
@@ -342,16 +330,9 @@ impl NativeClient {
         let inbox = self.inner.shared.stream(self.inner.options.limit());
         let begun = self.exchange_request(request, self.span(timeout), Some(Arc::clone(&inbox)))?;
         let (id, NativeResponse::Watching(revision)) = begun else { wrong_response() };
-        Ok(Watch {
-            client: self.clone(),
-            id,
-            key: key.into(),
-            revision,
-            inbox,
-            token: CancelToken::new(),
-            ended: OnceLock::new(),
-            ready: Mutex::default(),
-        })
+        let (client, key, token) = (self.clone(), key.into(), CancelToken::new());
+        let (ended, ready) = (OnceLock::new(), Mutex::default());
+        Ok(Watch { client, id, key, revision, inbox, token, ended, ready })
     }
 
     /// Grants a lease for `ttl` (zero: for as long as the session lives).
