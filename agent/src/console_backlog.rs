@@ -4,9 +4,9 @@
 //! A stream that goes only to the console waits for it, as without an agent in between. A stream that also goes to a
 //! file waits while the console makes progress, and continues without it after a stall of [`CONSOLE_STALL`].
 
+use crate::limits::{CONSOLE_BYTES_MAX, CONSOLE_FULL_BYTES, CONSOLE_STALL};
 use alloc::format;
 use alloc::vec::Vec;
-use rendezvous_core::limits::{CONSOLE_BYTES_MAX, CONSOLE_FULL_BYTES, CONSOLE_STALL};
 use rendezvous_core::time::Instant;
 
 /// Whether a stream's output is stored elsewhere.

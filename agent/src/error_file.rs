@@ -7,10 +7,10 @@
 //! or, without a call stack, `{"message": "…", "timestamp": 1700000000}`. A file that cannot be read is noted in the
 //! failure, whose other fields are still reported.
 
+use crate::limits::ERROR_FILE_BYTES_MAX;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use rendezvous_core::limits::ERROR_FILE_BYTES_MAX;
 use serde_json::{Map, Value};
 use thiserror::Error;
 

@@ -49,6 +49,10 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+// Layer 0: limits
+#[doc(hidden)]
+pub mod limits;
+
 // Layer 3: machines
 #[doc(hidden)]
 pub mod console_backlog;

@@ -12,11 +12,11 @@
 //! The number of the attempt grows with every start of the group, whatever the reason. PyTorch uses the number of
 //! restarts, which a change of membership does not increase, and so overwrites the output of the workers before it.
 
+use crate::limits::RUN_FOLDER_BYTES_MAX;
 use crate::streams::{LocalRanksFilter, StdSetting, Stream};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use rendezvous_core::limits::RUN_FOLDER_BYTES_MAX;
 
 /// Whether output files are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

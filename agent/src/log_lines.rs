@@ -9,10 +9,10 @@
 //!
 //! A line of more than [`LINE_BYTES_MAX`] is shown in pieces, each a line of its own. Among the last lines it is one.
 
+use crate::limits::{LINE_BYTES_MAX, TAIL_LINE_BYTES_MAX, TAIL_LINES};
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
-use rendezvous_core::limits::{LINE_BYTES_MAX, TAIL_LINE_BYTES_MAX, TAIL_LINES};
 
 /// Output of the lines. The caller empties it.
 #[derive(Debug, Default)]

@@ -5,10 +5,10 @@
 //! as with torchrun: `${name}` and `$name` become the value of a known name, `$$` becomes `$`, and everything else is
 //! unchanged. Texts are bytes, because arguments need not be UTF-8.
 
+use crate::limits::PREFIX_BYTES_MAX;
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use rendezvous_core::limits::PREFIX_BYTES_MAX;
 
 /// Returns the template with names replaced by values.
 #[must_use]

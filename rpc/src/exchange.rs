@@ -3,10 +3,11 @@
 use super::device::{Device, DeviceError};
 use super::device_map::{DeviceMap, NodeDevices};
 use super::name::{NameError, WorkerInfo, WorkerName};
+use crate::limits::{CARD, DEVICE_PAIRS_MAX};
 use crate::wire::Encoded;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use rendezvous_core::limits::{CARD, DEVICE_PAIRS_MAX, FrameLimits};
+use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::wire::native::{Body, BodyError, Field, List};
 
 /// Format number of cards and changes, the only one.

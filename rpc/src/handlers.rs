@@ -1,7 +1,7 @@
 //! Handlers of a worker, by name.
 
+use crate::limits::RPC_FRAME;
 use alloc::boxed::Box;
-use rendezvous_core::limits::RPC_FRAME;
 use rendezvous_core::ordered::Named;
 
 /// Maximum length of a handler's name, in bytes.

@@ -13,9 +13,9 @@
 pub mod ending;
 
 use crate::intake::Intake;
+use crate::limits::IntakeLimits;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use rendezvous_core::limits::IntakeLimits;
 use rendezvous_core::ordered::{Index, Set};
 use rendezvous_core::time::Instant;
 

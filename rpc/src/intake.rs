@@ -1,7 +1,7 @@
 //! Accounting of accepted requests: of all callers together, and of each connection.
 
+use crate::limits::IntakeLimits;
 use alloc::vec::Vec;
-use rendezvous_core::limits::IntakeLimits;
 
 /// Counter of accepted requests that have not ended.
 #[derive(Clone, Copy, Debug)]

@@ -40,6 +40,10 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+// L0: limits
+#[doc(hidden)]
+pub mod limits;
+
 // L1: plain data
 #[doc(hidden)]
 pub mod device;

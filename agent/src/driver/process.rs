@@ -35,6 +35,7 @@ pub use function::{Call, Function, NOT_RETURNED, PANICKED, Registered};
 pub use program::{Entry, Program, Stdio};
 
 use crate::group::ExitStatus;
+use crate::limits::RETURNED_BYTES_MAX;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -48,7 +49,6 @@ use program::SealedBlock;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::driver::socket::wait_readable;
 use rendezvous_core::driver::threads::with_signals_blocked;
-use rendezvous_core::limits::RETURNED_BYTES_MAX;
 use rendezvous_core::time::Duration;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

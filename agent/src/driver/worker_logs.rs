@@ -217,7 +217,7 @@ impl WorkerLogs {
     }
 
     /// Returns the last lines of a worker's standard error, the oldest first: at most
-    /// [`rendezvous_core::limits::TAIL_LINES`], each of at most [`rendezvous_core::limits::TAIL_LINE_BYTES_MAX`] bytes
+    /// [`crate::limits::TAIL_LINES`], each of at most [`crate::limits::TAIL_LINE_BYTES_MAX`] bytes
     /// and a note on what is left out. They are those of the last attempt that was started, even if it is finished, and
     /// include everything that the worker had written by now.
     #[must_use]

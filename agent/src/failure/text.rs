@@ -1,9 +1,9 @@
 //! The report as text, in the format of torchrun, but with the root cause first.
 
 use super::{NOT_AVAILABLE, ProcessFailure, WorkerGroupFailure};
+use crate::limits::TAIL_LINES;
 use alloc::string::String;
 use core::fmt::{self, Display, Formatter, Write};
-use rendezvous_core::limits::TAIL_LINES;
 
 const WIDTH_MAX: usize = 60;
 

@@ -5,6 +5,7 @@ use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
 use super::{CallKind, ConnectionError, PoolLoad, Refusal, Status, cut_failure_text};
 use crate::intake::Load;
+use crate::limits::{RPC_FRAME, RpcLimits};
 use crate::name::{WorkerInfo, WorkerName};
 use crate::wire::{CalleeFrame, CallerFrame, DATA, Header, Splitter, VERSION_MAX, body_error, negotiate};
 use alloc::boxed::Box;
@@ -12,7 +13,6 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use rendezvous_core::limits::{RPC_FRAME, RpcLimits};
 use rendezvous_core::time::{Duration, Instant, Seconds};
 
 /// Reason why a request ended without a response.

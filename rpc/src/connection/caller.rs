@@ -9,6 +9,7 @@ use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
 use super::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, PoolLoad, Refusal, Status};
 use crate::handlers::{HANDLER_BYTES_MAX, is_of_the_program};
+use crate::limits::{RPC_FRAME, RpcLimits};
 use crate::name::WorkerInfo;
 use crate::wire::{
     CalleeFrame, CallerFrame, DATA, Header, MAGIC, Splitter, VERSION_MAX, VERSION_MIN, body_error,
@@ -18,7 +19,6 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use rendezvous_core::limits::{RPC_FRAME, RpcLimits};
 use rendezvous_core::time::{Duration, Instant, Seconds};
 
 /// A call to be made.

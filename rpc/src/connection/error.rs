@@ -1,13 +1,13 @@
 //! Errors of calls and connections.
 
 use crate::handlers::HANDLER_BYTES_MAX;
+use crate::limits::FAILURE_TEXT_BYTES_MAX;
 use crate::name::WorkerInfo;
 use crate::wire::FrameError;
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::format;
 use core::fmt;
-use rendezvous_core::limits::FAILURE_TEXT_BYTES_MAX;
 use rendezvous_core::time::{Duration, Seconds};
 use rendezvous_core::wire::choice::open_choice;
 

@@ -5,6 +5,7 @@ mod flow;
 mod life;
 
 use super::*;
+use crate::limits::RpcLimits;
 use crate::name::WorkerInfo;
 use crate::wire::{CalleeFrame, CallerFrame, DATA_BYTES_MAX, Header, Message, encode_frame};
 use alloc::collections::BTreeMap;
@@ -12,7 +13,6 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
-use rendezvous_core::limits::RpcLimits;
 use rendezvous_core::rng::Rng;
 use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::sink::Sink;

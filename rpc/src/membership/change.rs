@@ -2,12 +2,12 @@
 
 use super::Member;
 use crate::exchange::{ExchangeError, FORMAT, body_of, decode_card, encode_card, name, text};
+use crate::limits::UPDATE;
 use crate::name::{WorkerInfo, WorkerName};
 use crate::wire::Encoded;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use rendezvous_core::limits::UPDATE;
 use rendezvous_core::wire::native::{Field, List};
 
 /// Name, number and address of a worker, such as one that left.

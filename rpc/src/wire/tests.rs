@@ -1,10 +1,10 @@
 extern crate alloc;
 use super::*;
+use crate::limits::RPC_FRAME;
 use alloc::string::String;
 use alloc::vec::Vec;
 use alloc::{format, vec};
 use proptest::prelude::*;
-use rendezvous_core::limits::RPC_FRAME;
 
 struct Bytes(Vec<u8>);
 

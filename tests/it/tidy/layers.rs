@@ -19,7 +19,7 @@ const fn module(path: &'static str, layer: u8, group: &'static str) -> Module {
 /// The layer of state machines without I/O; those of one group know none of another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 53] = [
+const MODULES: [Module; 55] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -51,12 +51,14 @@ const MODULES: [Module; 53] = [
     module("node::multi_client", 4, "node::client"),
     module("node::native_client", 4, "node::native_client"),
     module("driver", 5, "driver"),
+    module("agent::limits", 0, "ground"),
     module("agent::spec", 1, "agent::spec"),
     module("agent::streams", 1, "agent::streams"),
     module("agent::error_file", 1, "agent::error_file"),
     module("agent::node", 4, "agent::node"),
     module("agent::driver", 6, "agent::driver"),
     module("agent", MACHINES, "agent"),
+    module("rpc::limits", 0, "ground"),
     module("rpc::name", 1, "rpc::data"),
     module("rpc::device", 1, "rpc::data"),
     module("rpc::device_map", 1, "rpc::data"),

@@ -1,11 +1,11 @@
 //! Bytes against the formats of RPC groups: cards, changes, and both ends of a connection.
 
-use rendezvous_core::limits::RpcLimits;
 use rendezvous_core::time::Instant;
 use rendezvous_rpc::connection::callee::{Callee, CalleeEvent};
 use rendezvous_rpc::connection::caller::{Caller, CallerEvent, NewCall};
 use rendezvous_rpc::connection::{CallKind, ToWrite};
 use rendezvous_rpc::exchange::{decode_card, encode_card};
+use rendezvous_rpc::limits::RpcLimits;
 use rendezvous_rpc::membership::change::{decode_change, encode_change};
 use rendezvous_rpc::name::WorkerInfo;
 

@@ -2,9 +2,9 @@
 
 use super::error::{LogError, errno};
 use crate::error_file::{ErrorFile, ErrorFileNote, NewError, encode, parse, with_error_code};
+use crate::limits::ERROR_FILE_BYTES_MAX;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use rendezvous_core::limits::ERROR_FILE_BYTES_MAX;
 use rendezvous_core::time::Duration;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};

@@ -2,6 +2,7 @@
 
 use super::error::{LogError, errno};
 use super::{LogFolder, attempt_folder};
+use crate::limits::TAIL_BYTES_MAX;
 use crate::log_layout::run_folder;
 use crate::log_lines::{LineOutput, LogLines};
 use alloc::format;
@@ -9,7 +10,6 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use rendezvous_core::driver::random::random_seed;
 use rendezvous_core::driver::temporary::temporary_folder;
-use rendezvous_core::limits::TAIL_BYTES_MAX;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;

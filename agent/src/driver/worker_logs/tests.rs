@@ -2,11 +2,11 @@ mod disks;
 
 use super::*;
 use crate::error_file::{ErrorFile, ErrorFileNote};
-use crate::streams::{LocalRanksFilter, StdSetting};
-use alloc::vec;
-use rendezvous_core::limits::{
+use crate::limits::{
     CONSOLE_BYTES_MAX, CONSOLE_FULL_BYTES, ERROR_FILE_BYTES_MAX, TAIL_BYTES_MAX, TAIL_LINES,
 };
+use crate::streams::{LocalRanksFilter, StdSetting};
+use alloc::vec;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -451,7 +451,7 @@ fn a_slow_console_gets_everything_and_who_has_nothing_else_waits() {
     let mut workers = attempt.workers.into_iter().map(|worker| worker.stdout.file());
     let written = write_elsewhere(workers.next().expect("one"), line.repeat(count).into_bytes());
     // Longer than the stall after which streams with files continue.
-    let stalled = rendezvous_core::limits::CONSOLE_STALL + Duration::from_millis(200);
+    let stalled = crate::limits::CONSOLE_STALL + Duration::from_millis(200);
     assert!(written.recv_timeout(stalled).is_err(), "the worker waits");
     let reader = thread::spawn(|| screen.rest());
     written.recv_timeout(SOON).expect("in time").expect("it was read");
@@ -521,7 +521,7 @@ fn an_attempt_is_over_before_its_console_is() {
     // The console's pipe has a quarter of it, the backlog is full, and the rest stays in the worker's pipe.
     stderr.write_all(&vec![b'x'; CONSOLE_FULL_BYTES + 100 * 1024]).expect("there is room");
     drop(stderr);
-    logs.flush(rendezvous_core::limits::CONSOLE_STALL + Duration::from_millis(200));
+    logs.flush(crate::limits::CONSOLE_STALL + Duration::from_millis(200));
     let begun = Instant::now();
     finished(&mut logs);
     assert!(begun.elapsed() < SOON / 2, "it did not wait for the console");
@@ -569,7 +569,7 @@ fn a_gibibyte_without_a_line_feed_takes_little_memory() {
     drop(logs);
     let (count, most) = reader.join().expect("read");
     // Each piece of the line has a prefix and an end.
-    let pieces = (1 << 30) / rendezvous_core::limits::LINE_BYTES_MAX;
+    let pieces = (1 << 30) / crate::limits::LINE_BYTES_MAX;
     assert_eq!(count, (1 << 30) + pieces * "[w0]:\n".len());
     most_is_small(most, before);
 }

@@ -3,11 +3,11 @@
 use super::io_thread::IoShared;
 use super::reentrancy::Home;
 use crate::connection::ConnectionError;
+use crate::limits::RpcLimits;
 use crate::name::WorkerInfo;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use rendezvous_core::driver::socket::KeepAlive;
-use rendezvous_core::limits::RpcLimits;
 use std::sync::OnceLock;
 
 /// Options of an [`RpcClient`](super::calling::RpcClient).

@@ -12,6 +12,7 @@ use crate::driver::calls::calling::{Call, RpcClientOptions};
 use crate::driver::calls::handling::{Handling, Run};
 use crate::driver::calls::tests::LoneClient;
 use crate::driver::testing::is_alone;
+use crate::limits::RpcLimits;
 use crate::membership::observer::Observation;
 use crate::options::RpcOptions;
 use alloc::format;
@@ -22,7 +23,6 @@ use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
-use rendezvous_core::limits::RpcLimits;
 use rendezvous_core::time::Duration;
 use std::thread;
 

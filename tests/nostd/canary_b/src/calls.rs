@@ -1,12 +1,12 @@
 //! A call from one worker to another, with nothing between them.
 
-use rendezvous_core::limits::{IntakeLimits, RpcLimits};
 use rendezvous_core::time::Instant;
 use rendezvous_rpc::connection::callee::{Callee, CalleeEvent};
 use rendezvous_rpc::connection::caller::{Caller, CallerEvent, NewCall};
 use rendezvous_rpc::connection::{CallKind, ToWrite};
 use rendezvous_rpc::handlers::{Handlers, Owner};
 use rendezvous_rpc::intake::Intake;
+use rendezvous_rpc::limits::{IntakeLimits, RpcLimits};
 use rendezvous_rpc::name::WorkerInfo;
 
 pub(crate) fn sings() -> bool {

@@ -570,8 +570,8 @@ mod tests {
     use super::*;
     use crate::connection::Refusal;
     use crate::driver::calls::tests::frames::hello;
+    use crate::limits::RpcLimits;
     use crate::name::WorkerInfo;
-    use rendezvous_core::limits::RpcLimits;
 
     /// A connection after the handshake.
     fn greeted() -> ConnState {
