@@ -309,7 +309,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_min_nodes(
     parameters: *const rdzv_rendezvous_parameters,
 ) -> i64 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(parameters, 0, |of| of.parameters.min_nodes) }
+    unsafe { guard::read(parameters, 0, |of| of.parameters.min_nodes()) }
 }
 
 /// Returns the maximum number of nodes; 0 for NULL.
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_max_nodes(
     parameters: *const rdzv_rendezvous_parameters,
 ) -> i64 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(parameters, 0, |of| of.parameters.max_nodes) }
+    unsafe { guard::read(parameters, 0, |of| of.parameters.max_nodes()) }
 }
 
 /// Lists the names of all options in byte order; they replace the content of `keys`.

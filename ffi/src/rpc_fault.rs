@@ -145,6 +145,7 @@ const fn callee_of(error: &GroupCallError) -> Option<&WorkerInfo> {
         | GroupCallError::Foreign { .. }
         | GroupCallError::Cancelled { .. }
         | GroupCallError::Late { .. }
+        | GroupCallError::NoResult { .. }
         | GroupCallError::Reentrant { .. }
         | GroupCallError::Untaken { .. } => None,
         GroupCallError::Call(error) => Some(&error.peer),
@@ -185,6 +186,7 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
         GroupCallError::Foreign { status, .. } => *status,
         GroupCallError::Cancelled { .. } => RDZV_CANCELLED,
         GroupCallError::Late { .. } => RDZV_TIMED_OUT,
+        GroupCallError::NoResult { .. } => RDZV_RPC_PEER_DIED,
         GroupCallError::Reentrant { .. } => RDZV_REENTRANT,
         GroupCallError::Untaken { .. } => RDZV_LIMIT_EXCEEDED,
     };
@@ -383,6 +385,7 @@ mod tests {
                 RDZV_TIMED_OUT,
                 vec![],
             ),
+            (GroupCallError::NoResult { call: message() }, RDZV_RPC_PEER_DIED, vec![]),
             (GroupCallError::Reentrant { call: message() }, RDZV_REENTRANT, vec![]),
             (GroupCallError::Untaken { calls_max: 1 }, RDZV_LIMIT_EXCEEDED, vec![]),
         ] {

@@ -77,7 +77,7 @@ impl Screen {
         handler: &Arc<dyn RendezvousHandler>,
         parameters: &RendezvousParameters,
     ) -> std::io::Result<()> {
-        let (min, max) = (parameters.min_nodes, parameters.max_nodes);
+        let (min, max) = (parameters.min_nodes(), parameters.max_nodes());
         self.nodes = (u32::try_from(min).unwrap_or(u32::MAX), u32::try_from(max).unwrap_or(u32::MAX));
         let nodes = if min == max { format!("{min}") } else { format!("{min} to {max}") };
         let (run_id, endpoint, backend) = (handler.run_id(), &parameters.endpoint, handler.backend());

@@ -64,10 +64,12 @@ pub fn get_all(
     };
     let mut barrier = TracedBarrier::new(read_confirmation(prefix, world_size, timeout))?;
     match (run(store, &mut barrier, timeout, &|| rank == 0)?, barrier.barrier_outcome()) {
-        (Some(error), Some(BarrierOutcome::TimedOut)) => Err(match count(store, &barrier) {
-            Some(count) if is_wait_timeout(&error) => timed_out(Lacking::Reading(world_size - count)).into(),
-            _ => error.into(),
-        }),
+        (Some(error), Some(BarrierOutcome::TimedOut)) if is_wait_timeout(&error) => {
+            let lacking = count(store, &barrier).map(|count| Lacking::Reading(world_size - count));
+            Err(lacking.map_or_else(|| error.into(), |lacking| timed_out(lacking).into()))
+        }
+        // The store does not respond, so it is not asked who is missing.
+        (Some(error), Some(BarrierOutcome::TimedOut)) => Err(error.into()),
         _ => Ok(data),
     }
 }

@@ -536,16 +536,19 @@ impl NativeClient {
         (&self.inner.host, self.inner.port)
     }
 
-    /// Sends a request and waits for the response.
+    /// Sends a request and waits for the response. A watch has more than one: see [`NativeClient::watch_key`].
     ///
     /// # Errors
     /// The reason why there is no response. [`crate::error::Failure::effect`] says whether the request may have been
-    /// executed.
+    /// executed. [`ErrorKind::Unsupported`]: the request begins a watch.
     pub fn request(
         &self,
         request: &NativeRequest<'_>,
         timeout: Timeout,
     ) -> Result<NativeResponse, NativeError> {
+        if request.operation() == Operation::Watch {
+            return Err(self.error(Operation::Watch, (None, 0), Loss::no_operation()));
+        }
         Ok(self.exchange_request(request, self.span(timeout), None)?.1)
     }
 

@@ -324,8 +324,9 @@ impl MultiClient {
                 }
             }
             CallPosition::On(conn, _) => {
-                let Some(connection) = self.pool.get_mut(conn) else { return };
-                let (phase, todo) = connection.give_up(id);
+                let connection = self.pool.get_mut(conn);
+                let (phase, todo) =
+                    connection.map_or((Phase::Waiting, GiveUp::Nothing), |connection| connection.give_up(id));
                 if let GiveUp::Send(bytes, _) = todo {
                     self.pool.append(conn, &bytes, &mut self.outputs);
                 }

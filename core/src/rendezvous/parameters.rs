@@ -145,10 +145,8 @@ pub struct RendezvousParameters {
     pub endpoint: String,
     /// The run's id.
     pub run_id: String,
-    /// Least number of nodes of a round.
-    pub min_nodes: i64,
-    /// Largest number of nodes of a round.
-    pub max_nodes: i64,
+    min_nodes: i64,
+    max_nodes: i64,
     /// Address at which other nodes reach this node, if the caller gave one.
     pub local_addr: Option<String>,
     /// The backend's configuration.
@@ -156,6 +154,18 @@ pub struct RendezvousParameters {
 }
 
 impl RendezvousParameters {
+    /// Returns the least number of nodes of a round.
+    #[must_use]
+    pub const fn min_nodes(&self) -> i64 {
+        self.min_nodes
+    }
+
+    /// Returns the largest number of nodes of a round.
+    #[must_use]
+    pub const fn max_nodes(&self) -> i64 {
+        self.max_nodes
+    }
+
     /// Creates parameters for `backend`, without an address of this node and without backend configuration.
     ///
     /// # Errors

@@ -208,9 +208,9 @@ impl RdzvSettings {
             keep_alive_max_attempt: read.count("keep_alive_max_attempt", 3, 1)?,
             grace: read.seconds("grace", 0, 0)?,
             terms: Terms {
-                nodes_min: ranged("min_nodes", parameters.min_nodes, 1, u32::MAX.into())?,
-                nodes_max: ranged("max_nodes", parameters.max_nodes, 1, u32::MAX.into())?,
-                continue_min: read.minimum_to_continue(parameters.min_nodes)?,
+                nodes_min: ranged("min_nodes", parameters.min_nodes(), 1, u32::MAX.into())?,
+                nodes_max: ranged("max_nodes", parameters.max_nodes(), 1, u32::MAX.into())?,
+                continue_min: read.minimum_to_continue(parameters.min_nodes())?,
                 last_call,
                 last_call_ms: u64::try_from(timeouts.last_call.as_millis()).unwrap_or(u64::MAX),
                 fast_quorum: read.flag("fast_quorum", true)?,

@@ -100,7 +100,7 @@ impl StaticSettings {
         let Endpoint { host, port } = Endpoint::parse(endpoint)?;
         let master_port = port.ok_or_else(|| StaticError::PortAbsent { endpoint: endpoint.into() })?;
         parameters.check_known(&["rank", "timeout", "listen_host"])?;
-        let (rank, world_size) = (rank?.unwrap_or_default(), parameters.max_nodes);
+        let (rank, world_size) = (rank?.unwrap_or_default(), parameters.max_nodes());
         if !(0..world_size).contains(&rank) {
             return Err(StaticError::RankRange { rank, world_size });
         }

@@ -433,7 +433,7 @@ impl Loop {
     }
 
     /// Closes a session's connection without a goodbye, as when the process dies: if the node is in a round, the
-    /// other nodes see it as dead. [`Session::close`] says goodbye. No event of the session follows.
+    /// other nodes see it as dead. [`NativeRequest::Close`] says goodbye. No event of the session follows.
     pub fn remove_session(&mut self, session: MemberId) {
         self.remove_member::<LoopSession>(session);
     }

@@ -50,8 +50,8 @@ pub(in crate::driver) fn settle(
     Err(loss)
 }
 
-/// Returns the request of a call; `None` for a call that is not one request of the native protocol: [`Listing`](super::ops::Listing) lists
-/// keys page by page, and the barriers of c10d are held by keys.
+/// Returns the request of a call; `None` for a call that is not one request of the native protocol:
+/// [`Listing`](super::listing::Listing) lists keys page by page, and the barriers of c10d are held by keys.
 pub(in crate::driver) fn frame_of<'a>(call: &Call<'a>, span: Duration) -> Option<ClientFrame<'a>> {
     let Call::Store(request, wait_mode) = *call else {
         return Some(ClientFrame::Check { keys: Keys::packed(0, b"") });

@@ -197,7 +197,7 @@ impl<'a> Field<'a> for bool {
     }
 }
 
-/// A `u8` that says whether there is a value, and the value.
+/// Two fields, one after the other.
 impl<'a, A: Field<'a>, B: Field<'a>> Field<'a> for (A, B) {
     fn write(&self, out: &mut impl Sink) {
         self.0.write(out);
@@ -209,6 +209,7 @@ impl<'a, A: Field<'a>, B: Field<'a>> Field<'a> for (A, B) {
     }
 }
 
+/// A `u8` that says whether there is a value, and the value.
 impl<'a> Field<'a> for Option<&'a [u8]> {
     fn write(&self, out: &mut impl Sink) {
         self.is_some().write(out);

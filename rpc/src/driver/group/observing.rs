@@ -3,7 +3,6 @@
 use super::next_unless;
 use super::steps::execute;
 use super::store_connection::open_store;
-use crate::membership::Liveness;
 use crate::membership::change::WorkerLocation;
 use crate::membership::observer::{Observation, Observer, ObserverError, ObserverOutput};
 use alloc::sync::Arc;
@@ -66,15 +65,12 @@ impl GroupObserver {
     /// There is no connection, or no thread.
     pub fn start(store: &Store, options: ObserverOptions) -> Result<Self, ObservingError> {
         let token = CancelToken::new();
-        let (store, sessions) = open_store(store, "observer", &token)?;
-        let watch = match sessions {
-            // Without a watch, the observer sees changes a little later.
-            Liveness::Keys => store
-                .native(Operation::Watch)
-                .and_then(|client| Ok(client.watch_prefix(NAMES, 0, Timeout::Default)?))
-                .ok(),
-            Liveness::Unknown => None,
-        };
+        let (store, has_session) = open_store(store, "observer", &token)?;
+        // Without a watch, the observer sees changes a little later.
+        let watch = has_session.then(|| {
+            store.native(Operation::Watch)?.watch_prefix(NAMES, 0, Timeout::Default).map_err(Into::into)
+        });
+        let watch = watch.and_then(|begun: Result<_, CallError>| begun.ok());
         let seen = Arc::default();
         let (sender, events) = bounded(EVENTS_MAX);
         let observing = ObserverThread {

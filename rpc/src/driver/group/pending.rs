@@ -9,7 +9,7 @@ use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::time::{Duration, Instant};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Practically unlimited; the wait ends with the call's own deadline, or with the worker.
+/// Practically unlimited; the wait ends with the call's own deadline, or with the worker, or when its recipient is dropped.
 const FOREVER: Duration = Duration::from_secs(1 << 31);
 
 /// Pending call. Clones are of the same call, which is cancelled when the last of them is dropped before its end.
@@ -18,7 +18,6 @@ pub struct PendingCall(Arc<Pending>);
 
 #[derive(Debug)]
 struct Pending {
-    called: Called,
     begun: Begun,
     outcome: Arc<Outcome>,
     clock: Clock,
@@ -26,8 +25,9 @@ struct Pending {
     until: Option<Instant>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Outcome {
+    called: Called,
     state: Mutex<CallState>,
     changed: Condvar,
 }
@@ -60,23 +60,44 @@ impl Outcome {
     }
 }
 
+/// Recipient of the result, which the worker calls once. A call whose recipient is dropped before has failed.
+#[derive(Debug)]
+struct Recipient(Arc<Outcome>);
+
+impl Drop for Recipient {
+    fn drop(&mut self) {
+        let has_ended = self.0.lock().has_ended;
+        if !has_ended {
+            self.0.end(Err(GroupCallError::NoResult { call: self.0.called.text() }));
+        }
+    }
+}
+
 impl PendingCall {
     /// The callee and the handler.
     #[must_use]
     pub fn called(&self) -> &Called {
-        &self.0.called
+        &self.0.outcome.called
     }
 
-    /// Waits for the result. Where the thread may not wait ([`may_wait`]), a call that has not ended is given up.
+    /// Waits for the result. Where the thread may not wait ([`may_wait`]), a call that has not ended is given up. Of
+    /// several clones, one gets the result.
     ///
     /// # Errors
     /// The call failed.
     pub fn wait(self) -> GroupResult {
         let result = self.look(FOREVER);
-        result.unwrap_or_else(|| Err(GroupCallError::Reentrant { call: self.0.called.text() }))
+        result.unwrap_or_else(|| Err(self.without_result()))
     }
 
-    /// Returns the result if it is available within `timeout`. It is returned once, to one thread ([`PendingCall::is_taken`]). Where the thread may not wait ([`may_wait`]), the timeout is 0.
+    /// Returns why an unlimited wait returned nothing.
+    fn without_result(&self) -> GroupCallError {
+        let call = self.0.outcome.called.text();
+        if self.is_taken() { GroupCallError::NoResult { call } } else { GroupCallError::Reentrant { call } }
+    }
+
+    /// Returns the result if it is available within `timeout`. It is returned once, to one thread
+    /// ([`PendingCall::is_taken`]). Where the thread may not wait ([`may_wait`]), the timeout is 0.
     #[must_use]
     pub fn look(&self, timeout: Duration) -> Option<GroupResult> {
         let Pending { outcome, clock, until, .. } = &*self.0;
@@ -120,7 +141,7 @@ impl Pending {
             Begun::Kept(canceller) => canceller.cancel(),
             Begun::Loose(_, wanted) => {
                 wanted.give_up();
-                self.outcome.end(Err(GroupCallError::Cancelled { call: self.called.text() }))
+                self.outcome.end(Err(GroupCallError::Cancelled { call: self.outcome.called.text() }))
             }
         }
     }
@@ -131,7 +152,7 @@ impl Pending {
         {
             wanted.give_up();
             let elapsed = timeout.unwrap_or_default();
-            self.outcome.end(Err(GroupCallError::Late { call: self.called.text(), elapsed }));
+            self.outcome.end(Err(GroupCallError::Late { call: self.outcome.called.text(), elapsed }));
         }
     }
 }
@@ -151,15 +172,15 @@ impl dyn RpcWorker {
     /// # Errors
     /// It was not made.
     pub fn start_call(&self, call: CallSpec<'_>) -> Result<PendingCall, GroupCallError> {
-        let (called, clock) = (Called::of(&call), Clock::new());
-        let outcome = Arc::<Outcome>::default();
-        let recipient = Arc::clone(&outcome);
-        let begun = self.begin_call(call, Box::new(move |result| _ = recipient.end(result)))?;
+        let (state, changed, clock) = (Mutex::default(), Condvar::new(), Clock::new());
+        let outcome = Arc::new(Outcome { called: Called::of(&call), state, changed });
+        let recipient = Recipient(Arc::clone(&outcome));
+        let begun = self.begin_call(call, Box::new(move |result| _ = recipient.0.end(result)))?;
         let until = match begun {
             Begun::Loose(Some(timeout), _) => Some(clock.now() + timeout),
             Begun::Loose(None, _) | Begun::Kept(_) => None,
         };
-        Ok(PendingCall(Arc::new(Pending { called, begun, outcome, clock, until })))
+        Ok(PendingCall(Arc::new(Pending { begun, outcome, clock, until })))
     }
 
     /// Makes a call and waits for the result, until `token` is cancelled. Refused in inline handlers and callbacks, which
@@ -179,7 +200,6 @@ impl dyn RpcWorker {
         let guard = token.on_cancel(move || _ = cancelled.cancel());
         let result = pending.look(FOREVER);
         CancelGuard::let_go(guard);
-        result
-            .unwrap_or_else(|| Err(GroupCallError::Late { call: pending.called().text(), elapsed: FOREVER }))
+        result.unwrap_or_else(|| Err(pending.without_result()))
     }
 }

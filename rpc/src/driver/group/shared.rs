@@ -147,6 +147,12 @@ pub enum GroupCallError {
         /// Time for which the caller waited.
         elapsed: Duration,
     },
+    /// The result was returned before, or was lost when a thread of the worker panicked.
+    #[error("{call}: it has no result any more: that was returned before, or lost by a panic")]
+    NoResult {
+        /// Handler and callee.
+        call: Box<str>,
+    },
     /// The thread may not wait for the call: it is in an inline handler or in a callback.
     #[error("{call}: it cannot be awaited in an inline handler or in a callback")]
     Reentrant {

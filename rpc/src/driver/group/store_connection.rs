@@ -1,6 +1,5 @@
 //! Connection to a group's store that no other code waits on.
 
-use crate::membership::Liveness;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 use rendezvous_core::driver::call_error::CallError;
@@ -13,17 +12,12 @@ use rendezvous_core::time::Duration;
 /// Timeout of the attempt to speak the native protocol with the store's server.
 const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Opens another connection to the same keys: with a session of this name if the server has
-/// sessions and watches. `token` ends the
-/// attempt, and later the calls of the new store.
+/// Opens another connection to the same keys, and returns whether it is over a session of this name: some servers have
+/// sessions and watches. `token` ends the attempt, and later the calls of the new store.
 ///
 /// # Errors
 /// There is no connection.
-pub(super) fn open_store(
-    store: &Store,
-    node: &str,
-    token: &CancelToken,
-) -> Result<(Store, Liveness), CallError> {
+pub(super) fn open_store(store: &Store, node: &str, token: &CancelToken) -> Result<(Store, bool), CallError> {
     if let Some((host, port)) = store.endpoint() {
         let options = NativeClientOptions {
             node: node.to_string(),
@@ -35,11 +29,11 @@ pub(super) fn open_store(
         match NativeClient::connect(host, port, options) {
             Ok(client) => {
                 let store = store.on_another(Arc::new(NativeStore::new(&client)));
-                return Ok((store.with_token(token), Liveness::Keys));
+                return Ok((store.with_token(token), true));
             }
             Err(error) if token.is_cancelled() => return Err(error.into()),
             Err(_) => {}
         }
     }
-    Ok((store.with_token(token).duplicate()?.with_token(token), Liveness::Unknown))
+    Ok((store.with_token(token).duplicate()?.with_token(token), false))
 }

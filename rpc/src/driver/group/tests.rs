@@ -502,26 +502,6 @@ fn over_a_store_that_is_there_a_worker_is_made_and_ended_by_whoever_has_it() {
 }
 
 #[test]
-fn a_call_that_one_thread_awaits_is_ended_by_another() {
-    let (_server, port) = server();
-    let (one, two) = (joined(port, "one", 1), joined(port, "two", 2));
-    let kept = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let taken = Arc::clone(&kept);
-    let keep = move |_, responder| taken.lock().expect("no panic").push(responder);
-    two.register("keep", Run::Inline, keep).expect("free");
-    let call = one.start_call("two", "keep", Vec::new(), Some(SOON)).expect("made");
-    let canceller = call.clone();
-    let outcome = thread::scope(|scope| {
-        let waiting = scope.spawn(move || call.look(SOON));
-        canceller.cancel();
-        waiting.join().expect("no panic")
-    });
-    let error = outcome.expect("it ended").expect_err("cancelled");
-    assert_eq!(error.to_string(), "keep at two (id 2): it was cancelled");
-    assert!(!canceller.cancel());
-}
-
-#[test]
 fn a_static_group_hears_its_members_only() {
     let (_server, port) = server();
     let group = store(port);

@@ -133,7 +133,9 @@ impl RpcAgent {
         };
         let local = open_store(store, &me.name, &token);
         go_on()?;
-        let (store, liveness) = local?;
+        let (store, has_session) = local?;
+        // A key is deleted with the session that made it.
+        let liveness = if has_session { Liveness::Keys } else { Liveness::Unknown };
         store.set_timeout(membership_timeout);
         let store = Arc::new(store);
         let id = execute(&store, shared.clock(), &group_id::ask(random_seed()));

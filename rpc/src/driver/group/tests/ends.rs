@@ -117,7 +117,7 @@ fn a_panic_of_the_thread_that_carries_calls_ends_the_worker() {
     assert_eq!(a.await_end(SOON), Some(Err(MembershipError::Panicked { message: message.clone() })));
     let error = a.call("b", "echo", Vec::new(), None).expect_err("it ended");
     assert_eq!(error, GroupCallError::Panicked { message });
-    drop(late);
+    assert!(late.look(SOON).is_some(), "the panic ends its call, too");
 }
 
 /// Pending calls to a member continue when a call of the library's own to it fails.
@@ -217,4 +217,46 @@ fn a_newcomer_goes_on_without_a_member_that_ends_while_it_comes() {
             x.shutdown(Shutdown::Graceful).expect("it leaves");
         });
     }
+}
+
+#[test]
+fn a_call_that_one_thread_awaits_is_ended_by_another() {
+    let (_server, port) = server();
+    let (one, two) = (joined(port, "one", 1), joined(port, "two", 2));
+    let kept = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let taken = Arc::clone(&kept);
+    let keep = move |_, responder| taken.lock().expect("no panic").push(responder);
+    two.register("keep", Run::Inline, keep).expect("free");
+    let call = one.start_call("two", "keep", Vec::new(), Some(SOON)).expect("made");
+    let canceller = call.clone();
+    let outcome = thread::scope(|scope| {
+        let waiting = scope.spawn(move || call.look(SOON));
+        canceller.cancel();
+        waiting.join().expect("no panic")
+    });
+    let error = outcome.expect("it ended").expect_err("cancelled");
+    assert_eq!(error.to_string(), "keep at two (id 2): it was cancelled");
+    assert!(!canceller.cancel());
+}
+
+#[test]
+fn a_pending_call_has_one_result_and_is_cancelled_when_it_is_dropped() {
+    let (_server, port) = server();
+    let (one, two) = (joined(port, "one", 1), joined(port, "two", 2));
+    let (held, holds) = std::sync::mpsc::channel();
+    two.register("hold", Run::Inline, move |_, responder| held.send(responder).expect("received"))
+        .expect("free");
+    let call = one.start_call("two", "hold", Vec::new(), Some(SOON)).expect("made");
+    holds.recv_timeout(SOON).expect("it is asked").answer(b"once".to_vec());
+    assert_eq!(call.look(SOON), Some(Ok(b"once".to_vec())));
+    assert!(call.is_taken() && call.look(SOON).is_none());
+    let error = call.wait().expect_err("it was returned");
+    assert!(matches!(error, GroupCallError::NoResult { .. }), "{error}");
+
+    let call = one.start_call("two", "hold", Vec::new(), Some(SOON)).expect("made");
+    let responder = holds.recv_timeout(SOON).expect("it is asked");
+    drop((call.clone(), call));
+    // The cancel frame arrives before this request.
+    assert_eq!(one.call("two", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
+    assert!(!responder.is_wanted());
 }
