@@ -1,14 +1,27 @@
 # The front door of librendezvous. Each target shows the commands it runs; `make` alone lists the targets.
 #
-# Everything that is built stands under target/. CARGO, CXX, CXXFLAGS and PYTHON can be set on the command line.
+# Everything that is built stands under target/. CARGO, CC, CXX, CXXFLAGS and PYTHON can be set on the command line, and
+# FEATURES for the library: --no-default-features leaves agents and RPC out.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint lib examples header interop bench fuzz clean
+.PHONY: help demo test check lint lib pages install uninstall examples header interop bench fuzz clean
 
 CARGO ?= cargo
 CXXFLAGS ?= -O2 -Wall -Wextra
 PYTHON ?= python3
 FUZZ_SECONDS ?= 60
+FEATURES ?=
+
+# Where `make install` copies to, with the usual names, and from where.
+PREFIX ?= /usr/local
+DESTDIR ?=
+bindir ?= $(PREFIX)/bin
+libdir ?= $(PREFIX)/lib
+includedir ?= $(PREFIX)/include
+datadir ?= $(PREFIX)/share
+BUILT ?= target/release
+VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
+SERIES := $(basename $(VERSION))
 
 # A target folder that the user's cargo configuration may name would not be found by the commands below.
 export CARGO_TARGET_DIR := $(CURDIR)/target
@@ -29,10 +42,8 @@ LINK = -Ltarget/release -lrendezvous
 # with the same ones in each command, no crate is built twice.
 CHECKED = -p rendezvous-core -p rendezvous-agent -p rendezvous-rpc -p rendezvous-tests
 
-demo: ## Build all, run a C++ trainer as 4 workers, kill one of them, and compare with an undisturbed run
-	$(call needs,$(CARGO) it comes with Rust)
+demo: lib ## Build all, run a C++ trainer as 4 workers, kill one of them, and compare with an undisturbed run
 	$(call needs,$(CXX) a C++17 compiler is needed)
-	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli
 	mkdir -p target/examples
 	$(COMPILE) cpp_examples/digits_trainer/main.cpp -o target/examples/digits_trainer $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
 	RDZV=target/release/rdzv cpp_examples/run_demo.sh target/examples/digits_trainer
@@ -73,10 +84,51 @@ ifneq ($(shell $(CARGO) deny --version 2>/dev/null),)
 else
 	@echo "cargo-deny is not installed: licences, advisories and duplicates (deny.toml) were not checked"
 endif
+ifneq ($(shell command -v abidiff),)
+	ffi/abi/compare.sh
+else
+	@echo "abidiff is not installed (abigail-tools): the C API was not compared with ffi/abi/baseline.abi.gz"
+endif
 
 lib: ## librendezvous.so and .a, and the program rdzv, in target/release; headers are in include/
 	$(call needs,$(CARGO) it comes with Rust)
-	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli
+	$(call needs,$(CC) a C compiler links the shared library)
+	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli $(FEATURES)
+	ffi/link.sh target/release
+
+pages: ## Manual pages of rdzv and its completions for shells, in target/release/share
+	$(call needs,$(CARGO) it comes with Rust)
+	RDZV_PAGES=$(CURDIR)/target/release/share $(CARGO) test --locked -p rendezvous-cli --bin rdzv -- pages
+
+# Fills in the numbers, and paths relative to the folder of the file: what was installed can be moved.
+FILL = sed 's|@VERSION@|$(VERSION)|; s|@SERIES@|$(SERIES)|; s|@PREFIX@|$(call FROM_LIB,$(PREFIX))|; s|@INCLUDEDIR@|$(call FROM_LIB,$(includedir))|'
+FROM_LIB = $(shell realpath -ms --relative-to=$(libdir)/pkgconfig $(1))
+
+# `sudo make install` finds no cargo as a rule: it installs what `make lib pages` has built before.
+install: $(if $(shell command -v $(CARGO)),lib pages) ## Copy library, headers, rdzv and pages below PREFIX (/usr/local), staged in DESTDIR
+	install -Dm644 -t $(DESTDIR)$(includedir) include/*.h include/*.hpp
+	install -Dm644 -t $(DESTDIR)$(includedir)/rendezvous include/rendezvous/*
+	install -Dm755 $(BUILT)/librendezvous.so $(DESTDIR)$(libdir)/librendezvous.so.$(VERSION)
+	ln -sf librendezvous.so.$(VERSION) $(DESTDIR)$(libdir)/librendezvous.so.$(SERIES)
+	ln -sf librendezvous.so.$(SERIES) $(DESTDIR)$(libdir)/librendezvous.so
+	install -Dm644 -t $(DESTDIR)$(libdir) $(BUILT)/librendezvous.a
+	install -d $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(libdir)/cmake/rendezvous
+	$(FILL) ffi/package/rendezvous.pc.in > $(DESTDIR)$(libdir)/pkgconfig/rendezvous.pc
+	$(FILL) ffi/package/rendezvousConfig.cmake.in > $(DESTDIR)$(libdir)/cmake/rendezvous/rendezvousConfig.cmake
+	$(FILL) ffi/package/rendezvousConfigVersion.cmake.in > $(DESTDIR)$(libdir)/cmake/rendezvous/rendezvousConfigVersion.cmake
+	install -m644 -t $(DESTDIR)$(libdir)/cmake/rendezvous ffi/package/rendezvousTargets.cmake
+	install -Dm755 -t $(DESTDIR)$(bindir) $(BUILT)/rdzv
+	install -Dm644 -t $(DESTDIR)$(datadir)/man/man1 $(BUILT)/share/man/man1/*
+	install -Dm644 -t $(DESTDIR)$(datadir)/bash-completion/completions $(BUILT)/share/bash-completion/completions/rdzv
+	install -Dm644 -t $(DESTDIR)$(datadir)/zsh/site-functions $(BUILT)/share/zsh/site-functions/_rdzv
+	install -Dm644 -t $(DESTDIR)$(datadir)/fish/vendor_completions.d $(BUILT)/share/fish/vendor_completions.d/rdzv.fish
+	install -Dm644 -t $(DESTDIR)$(datadir)/doc/librendezvous LICENSE-APACHE LICENSE-MIT
+
+uninstall: ## Remove what `make install` has copied below PREFIX
+	cd $(DESTDIR)$(includedir) && rm -rf rendezvous $(notdir $(wildcard include/*.h include/*.hpp))
+	cd $(DESTDIR)$(libdir) && rm -rf cmake/rendezvous pkgconfig/rendezvous.pc librendezvous.a librendezvous.so librendezvous.so.$(SERIES) librendezvous.so.$(VERSION)
+	cd $(DESTDIR)$(datadir) && rm -rf doc/librendezvous man/man1/rdzv.1 man/man1/rdzv-*.1 bash-completion/completions/rdzv zsh/site-functions/_rdzv fish/vendor_completions.d/rdzv.fish
+	rm -f $(DESTDIR)$(bindir)/rdzv
 
 examples: lib ## Compile every example of cpp_examples into target/examples
 	mkdir -p target/examples
@@ -89,12 +141,11 @@ examples: lib ## Compile every example of cpp_examples into target/examples
 	$(COMPILE) cpp_examples/digits_trainer/main.cpp -o target/examples/digits_trainer $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
 	$(CC) -std=c11 $(CXXFLAGS) -Iinclude cpp_examples/event_loop.c -o target/examples/event_loop $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
 
-header: ## Write include/rendezvous.h anew from the doc comments in ffi/src
+header: ## Write include/rendezvous.h and include/rendezvous/*.h anew from the doc comments in ffi/src
 	RDZV_UPDATE_HEADER=1 $(CARGO) test -p rendezvous-tests --test it -- header::
 
-interop: ## Everything against real PyTorch, installed once into target/torch-venv (RDZV_TORCH_SPEC names another)
+interop: lib ## Everything against real PyTorch, installed once into target/torch-venv (RDZV_TORCH_SPEC names another)
 	tests/interop/setup.sh
-	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli
 	$(CARGO) build --locked --release -p rendezvous-tests --bin rank --bin node
 	$(COMPILE) tests/interop/cpp_rank.cpp -o target/cpp_rank $(LINK) -Wl,-rpath,'$$ORIGIN/release'
 	$(COMPILE) tests/interop/cpp_meeting.cpp -o target/cpp_meeting $(LINK) -Wl,-rpath,'$$ORIGIN/release'
@@ -104,6 +155,7 @@ interop: ## Everything against real PyTorch, installed once into target/torch-ve
 bench: ## Criterion benches, then the tables beside the kernel's floor and PyTorch
 	tests/interop/setup.sh
 	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli -p rendezvous-benches
+	ffi/link.sh target/release
 	$(CARGO) bench -p rendezvous-benches --features criterion
 	$(PYTHON) benches/peers/run.py
 

@@ -39,10 +39,10 @@ static const uint8_t *bytes(const char *text) { return (const uint8_t *)text; }
 /* Everything that the program does at a time. */
 struct program {
   rdzv_loop *loop;
-  uint32_t store;
-  uint64_t waiting_get; /* the operations under way; 0 when there is none */
-  uint64_t setting;
-  uint64_t barrier;
+  rdzv_loop_member *store;
+  rdzv_op *get; /* the operations, which can be used again and again */
+  rdzv_op *set;
+  rdzv_op *barrier;
   int ticks;
   int finished;
 };
@@ -58,25 +58,27 @@ static void tick(struct program *program, int timer) {
   check_system((int)read(timer, &expirations, sizeof expirations), "read of the timer");
   printf("tick %d: the get is still waiting\n", ++program->ticks);
   if (program->ticks == 3) {
-      check(rdzv_loop_store_set(program->loop, program->store, bytes("greeting"), 8, bytes("hello"), 5, -1,
-                              &program->setting, &error));
+    check(rdzv_op_set(program->set, bytes("greeting"), 8, bytes("hello"), 5, &error));
+    check(rdzv_loop_submit(program->store, program->set, -1, &error));
   }
 }
 
-/* An operation is over. What the event points to is ours until the next call on the loop. */
-static void completed(struct program *program, const rdzv_event *event) {
-  if (event->status != RDZV_OK) {
-    fprintf(stderr, "event_loop: %s\n", rdzv_error_message(event->error));
+/* An operation is over. Its result is in it until it is used again. */
+static void completed(struct program *program, const rdzv_op *op) {
+  rdzv_result result = {.struct_size = sizeof result};
+  check(rdzv_op_get_result(op, &result, &error));
+  if (result.status != RDZV_OK) {
+    fprintf(stderr, "event_loop: %s\n", rdzv_error_message(result.error));
     exit(EXIT_FAILURE);
   }
-  if (event->operation == program->setting) {
+  if (op == program->set) {
     printf("the server has the key\n");
-  } else if (event->operation == program->waiting_get) {
-    printf("the get is over: \"%.*s\"\n", (int)event->len, (const char *)event->data);
-    if (event->len != 5 || memcmp(event->data, "hello", 5) != 0) exit(EXIT_FAILURE);
-    check(rdzv_loop_store_barrier(program->loop, program->store, bytes("done"), 4, 1, 5000, &program->barrier,
-                                  &error));
-  } else if (event->operation == program->barrier) {
+  } else if (op == program->get) {
+    printf("the get is over: \"%.*s\"\n", (int)result.value_len, (const char *)result.value);
+    if (result.value_len != 5 || memcmp(result.value, "hello", 5) != 0) exit(EXIT_FAILURE);
+    check(rdzv_op_barrier(program->barrier, bytes("done"), 4, 1, &error));
+    check(rdzv_loop_submit(program->store, program->barrier, 5000, &error));
+  } else if (op == program->barrier) {
     printf("the barrier is open after %d ticks\n", program->ticks);
     program->finished = 1;
   }
@@ -88,7 +90,7 @@ static void turn(struct program *program) {
     rdzv_event event = {.struct_size = sizeof event};
     check(rdzv_loop_next_event(program->loop, &event, &error));
     if (event.kind == RDZV_EVENT_NONE) return;
-    completed(program, &event);
+    if (event.kind == RDZV_EVENT_COMPLETED) completed(program, event.op);
   }
 }
 
@@ -101,21 +103,21 @@ int main(int argc, char **argv) {
     return EXIT_FAILURE;
   }
   if (argc <= 2) {
-    check(rdzv_server_start(NULL, NULL, &server, &error));
+    check(rdzv_server_new(NULL, NULL, &server, &error));
     port = rdzv_server_port(server);
   }
 
   struct program program = {0};
-  rdzv_store_options *options = NULL;
-  check(rdzv_store_options_new(&options, &error));
-  check(rdzv_store_options_set_endpoint(options, bytes(host), strlen(host), (uint16_t)port, &error));
+  const rdzv_store_options options = {.struct_size = sizeof options, .host = host, .port = (uint16_t)port};
   check(rdzv_loop_new(NULL, &program.loop, &error));
-  check(rdzv_loop_add_store(program.loop, options, &program.store, &error));
-  rdzv_store_options_free(options);
+  check(rdzv_loop_add_store(program.loop, &options, NULL, &program.store, &error));
 
   /* The key is not set yet: the request waits, the program does not. */
-  check(rdzv_loop_store_get(program.loop, program.store, bytes("greeting"), 8, 10000, &program.waiting_get,
-                            &error));
+  program.get = rdzv_op_new(NULL);
+  program.set = rdzv_op_new(NULL);
+  program.barrier = rdzv_op_new(NULL);
+  check(rdzv_op_get(program.get, bytes("greeting"), 8, &error));
+  check(rdzv_loop_submit(program.store, program.get, 10000, &error));
 
   int epoll = epoll_create1(EPOLL_CLOEXEC);
   int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
@@ -137,6 +139,9 @@ int main(int argc, char **argv) {
   close(timer);
   close(epoll);
   rdzv_loop_free(program.loop);
+  rdzv_op_free(program.get);
+  rdzv_op_free(program.set);
+  rdzv_op_free(program.barrier);
   rdzv_server_free(server);
   return EXIT_SUCCESS;
 }

@@ -64,7 +64,7 @@ void train(int trainer, std::uint16_t port, const digits::dataset& data, int kil
   store.wait({trainer == trainer_count - 1 ? "halfway" : "serves"}).or_throw();
   const auto handlers = rdzv::rpc_handlers::create().or_throw();
   const auto id = static_cast<std::uint16_t>(trainer + 1);
-  const rdzv::rpc worker = rdzv::rpc::init_over(store, name_of(trainer), id, -1, options(), handlers).or_throw();
+  const rdzv::rpc worker = rdzv::rpc::create_over(store, name_of(trainer), id, -1, options(), handlers).or_throw();
 
   digits::random_source random(static_cast<std::uint64_t>(trainer) + 1);
   digits::network network(random);
@@ -135,7 +135,7 @@ void serve(std::uint16_t port, const digits::dataset& data) {
   auto handlers = rdzv::rpc_handlers::create().or_throw();
   handlers.on("pull", [kept] { return kept->pull(); }).or_throw();
   handlers.on("push", [kept](std::vector<double> gradient, double loss) { kept->push(gradient, loss); }).or_throw();
-  const rdzv::rpc worker = rdzv::rpc::init_over(store, "server", 0, -1, options(), handlers).or_throw();
+  const rdzv::rpc worker = rdzv::rpc::create_over(store, "server", 0, -1, options(), handlers).or_throw();
   // From here on the trainers find it.
   store.set("serves", "").or_throw();
 

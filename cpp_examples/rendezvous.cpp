@@ -24,14 +24,14 @@ std::atomic<bool> one_has_died{false};
 
 // A node: two or three of them work together.
 void take_part(const std::string& name, const std::string& endpoint, bool dies) {
-    auto parameters = rdzv::rendezvous_parameters::create("rdzv", endpoint, "demo", 2, 3).or_throw();
-    parameters.set_config("last_call_timeout=1,min_to_continue=2,node=" + name).or_throw();
+    rdzv::rendezvous_parameters parameters{"rdzv", endpoint, "demo", 2, 3};
+    parameters.config = "last_call_timeout=1,min_to_continue=2,node=" + name;
     auto handler = rdzv::rendezvous_handler::create(parameters).or_throw();
     for (;;) {
         const auto info = handler.next_rendezvous().or_throw();
         auto store = info.store().or_throw();
-        std::printf("%s: round %lld, rank %lld of %lld\n", name.c_str(), static_cast<long long>(info.round().value_or(-1)),
-                    static_cast<long long>(info.rank()), static_cast<long long>(info.world_size()));
+        std::printf("%s: round %lld, rank %lld of %lld\n", name.c_str(), static_cast<long long>(info.round.value_or(-1)),
+                    static_cast<long long>(info.rank), static_cast<long long>(info.world_size));
         bool whole = true;
         for (int step = 0; whole && step < steps; ++step) {
             store.add("steps", 1).or_throw();  // the work

@@ -22,48 +22,60 @@ T must(rdzv::result<T> outcome) {
   if constexpr (!std::is_void_v<T>) return *std::move(outcome);
 }
 
+// A node, and the operation with which it joins rounds; the loop's events bring it back.
+struct node {
+  int number;
+  rdzv::event_loop::member member = nullptr;
+  rdzv::operation joining{this};
+  rdzv::operation closing{this};
+};
+
 struct program {
   rdzv::event_loop loop = must(rdzv::event_loop::create());
-  std::uint32_t victim = 0;  // the node that is to die, in the demonstration
+  node* victim = nullptr;  // the node that is to die, in the demonstration
   bool finished = false;
 
   void on(const rdzv::loop_event& event) {
+    node& self = *static_cast<node*>(event.member_data);
     switch (event.kind) {
       case rdzv::event_kind::completed:
-        if (event.code != rdzv::status::ok) {
-          std::printf("node %u: %s\n", event.store, event.message.c_str());
+        if (event.op != self.joining.c_handle()) break;
+        if (auto round = self.joining.round()) {
+          start_work(self, *round);
+        } else {
+          std::printf("node %d: %s\n", self.number, self.joining.outcome().error().message().c_str());
           finished = true;
-        } else if (event.joined) {
-          start_work(event.store, *event.joined);
         }
         break;
       case rdzv::event_kind::round:
-        if (event.happened.kind == RDZV_ROUND_EVENT_PEER_DIED) {
-          std::printf("node %u: %s died\n", event.store, event.value.c_str());
-          must(loop.next_rendezvous(event.store));  // the survivors meet again
-        } else if (event.happened.kind == RDZV_ROUND_EVENT_NODES_WAITING && event.happened.nodes > 0) {
-          must(loop.next_rendezvous(event.store));  // let the newcomers in
-        } else if (event.happened.kind == RDZV_ROUND_EVENT_RUN_CLOSED) {
+        if (event.round_event.kind == RDZV_ROUND_EVENT_PEER_DIED) {
+          std::printf("node %d: %s died\n", self.number, event.node.c_str());
+          join(self);  // the survivors meet again
+        } else if (event.round_event.kind == RDZV_ROUND_EVENT_NODES_WAITING && event.round_event.nodes > 0) {
+          join(self);  // let the newcomers in
+        } else if (event.round_event.kind == RDZV_ROUND_EVENT_RUN_CLOSED) {
           finished = true;
         }
         break;
-      case rdzv::event_kind::node_over:
-        std::printf("node %u: %s\n", event.store, event.message.c_str());
+      case rdzv::event_kind::session_over:
+        std::printf("node %d: %s\n", self.number, event.failure ? event.failure->message().c_str() : "it has left");
         finished = true;
         break;
       default: break;
     }
   }
 
-  void start_work(std::uint32_t node, const rdzv::loop_round& round) {
-    std::printf("node %u: rank %u of %u in round %llu; keys under %s\n", node, round.node_rank, round.nodes,
+  void join(node& self) { must(loop.submit(self.member, self.joining.next_rendezvous())); }
+
+  void start_work(node& self, const rdzv::joined_round& round) {
+    std::printf("node %d: rank %u of %u in round %llu; keys under %s\n", self.number, round.node_rank, round.nodes,
                 static_cast<unsigned long long>(round.round), round.key_prefix.c_str());
     std::fflush(stdout);
-    if (node == victim) {
-      must(loop.remove_node(node));  // as if its process had died
-      victim = 0;
+    if (&self == victim) {
+      must(loop.remove(self.member));  // as if its process had died
+      victim = nullptr;
     } else if (round.nodes == 1) {
-      must(loop.set_closed(node));  // the demonstration is over
+      must(loop.submit(self.member, self.closing.set_closed()));  // the demonstration is over
     }
   }
 
@@ -75,36 +87,37 @@ struct program {
     while (!finished) {
       epoll_event ready{};
       epoll_wait(epoll, &ready, 1, -1);  // the program's own sockets and timers would stand here as well
-      must(loop.turn());
+      must(loop.poll());
       while (auto event = must(loop.next_event())) on(*event);
     }
   }
 };
 
-std::uint32_t add(program& self, const std::string& endpoint, const char* run, int min_nodes, int max_nodes,
-                  const char* options) {
-  auto parameters = must(rdzv::rendezvous_parameters::create("rdzv", endpoint, run, min_nodes, max_nodes));
-  must(parameters.set_config(options));
-  const std::uint32_t node = must(self.loop.add_node(parameters.c_handle()));
-  must(self.loop.next_rendezvous(node));
-  return node;
+void add(program& self, node& added, const std::string& endpoint, const char* run, int min_nodes, int max_nodes,
+         const char* options) {
+  rdzv::rendezvous_parameters parameters{"rdzv", endpoint, run, min_nodes, max_nodes};
+  parameters.config = options;
+  added.member = must(self.loop.add_node(parameters, &added));
+  self.join(added);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  node first{1}, second{2};
   program self;
   int min_nodes = 2, max_nodes = 2;
   if (argc == 4 && std::sscanf(argv[3], "%d:%d", &min_nodes, &max_nodes) == 2) {
-    add(self, argv[1], argv[2], min_nodes, max_nodes, "");
+    add(self, first, argv[1], argv[2], min_nodes, max_nodes, "");
     self.run();
     return EXIT_SUCCESS;
   }
   auto server = must(rdzv::server::start());
   const std::string endpoint = "127.0.0.1:" + std::to_string(server.port());
   const char* options = "min_to_continue=1,last_call=none";
-  add(self, endpoint, "demo", min_nodes, max_nodes, options);
-  self.victim = add(self, endpoint, "demo", min_nodes, max_nodes, options);
+  self.victim = &second;
+  add(self, first, endpoint, "demo", min_nodes, max_nodes, options);
+  add(self, second, endpoint, "demo", min_nodes, max_nodes, options);
   self.run();
   return EXIT_SUCCESS;
 }

@@ -16,24 +16,24 @@ namespace {
 // What each worker does. Its agent has put all that it needs into the environment.
 int train() {
   rdzv::record_uncaught_errors();  // an uncaught exception gets into the agent's report
-  auto url = rdzv::url_rendezvous::begin("env://", rdzv::url_options().read_environment()).or_throw();
+  auto url = rdzv::url_rendezvous::create("env://", rdzv::url_options().read_environment()).or_throw();
   const rdzv::rendezvous_info info = url.next().or_throw();
   rdzv::store store = info.store().or_throw();
 
   const bool is_first_attempt = std::string(std::getenv("TORCHELASTIC_RESTART_COUNT")) == "0";
-  if (info.rank() == 2 && is_first_attempt) throw std::runtime_error("the loss is not a number");
+  if (info.rank == 2 && is_first_attempt) throw std::runtime_error("the loss is not a number");
 
   // The training would stand here. This is a sum over all workers, and a barrier.
-  const std::int64_t sum = store.add("sum", info.rank() + 1).or_throw();
-  store.barrier("trained", info.world_size()).or_throw();
-  if (sum == 10) std::printf("worker %lld was the last to add\n", static_cast<long long>(info.rank()));
+  const std::int64_t sum = store.add("sum", info.rank + 1).or_throw();
+  store.barrier("trained", info.world_size).or_throw();
+  if (sum == 10) std::printf("worker %lld was the last to add\n", static_cast<long long>(info.rank));
   return EXIT_SUCCESS;
 }
 
 int supervise(const std::string& self) {
   // One node by itself, with a rendezvous of its own on a free port. Two numbers more, and there are several nodes.
-  auto parameters = rdzv::rendezvous_parameters::create("rdzv", "localhost:0", "supervisor", 1, 1).or_throw();
-  parameters.set("local_world_size", 4).or_throw();
+  rdzv::rendezvous_parameters parameters{"rdzv", "localhost:0", "supervisor", 1, 1};
+  parameters.config = "local_world_size=4";
   const auto handler = rdzv::rendezvous_handler::create(parameters).or_throw();
 
   rdzv::agent_options options;
@@ -61,7 +61,7 @@ int supervise(const std::string& self) {
     std::fflush(stdout);
   }).or_throw();
 
-  std::printf("%s\n", result.reason().c_str());
+  std::printf("%s\n", result.reason.c_str());
   return result.succeeded() ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

@@ -14,6 +14,8 @@ pub const PROGRESS_MAX: Duration = Duration::from_secs(60);
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum length of a request in bytes.
 pub const REQUEST_BYTES_MAX: usize = 4096;
+/// Maximum number of headers of a request.
+const HEADERS_MAX: usize = 64;
 
 /// Whether an agent without progress is unhealthy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,22 +114,16 @@ impl Request {
     /// Parses all bytes that were read from a connection so far.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
-        let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let method = line.split(|byte| *byte == b' ').next().unwrap_or_default();
-        if method.len() > 16 || !method.iter().all(u8::is_ascii_uppercase) {
-            return Self::Nonsense;
-        }
-        let is_whole =
-            [&b"\r\n\r\n"[..], b"\n\n"].iter().any(|end| bytes.windows(end.len()).any(|at| at == *end));
-        if !is_whole {
-            return if bytes.len() < REQUEST_BYTES_MAX { Self::Incomplete } else { Self::Nonsense };
-        }
-        let is_http = line.windows(7).any(|at| at == b" HTTP/1");
-        match method {
-            _ if !is_http => Self::Nonsense,
-            b"GET" => Self::Get,
-            b"HEAD" => Self::Head,
-            _ => Self::Other,
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(bytes) {
+            Ok(httparse::Status::Partial) if bytes.len() < REQUEST_BYTES_MAX => Self::Incomplete,
+            Ok(httparse::Status::Complete(_)) => match request.method {
+                Some("GET") => Self::Get,
+                Some("HEAD") => Self::Head,
+                _ => Self::Other,
+            },
+            Ok(httparse::Status::Partial) | Err(_) => Self::Nonsense,
         }
     }
 
@@ -211,7 +207,7 @@ mod tests {
             (b"GET /\r\n\r\n", Request::Nonsense),
             (b"\x16\x03\x01\x02\x00", Request::Nonsense),
             (b"\0", Request::Nonsense),
-            (b"GETGETGETGETGETGET", Request::Nonsense),
+            (b"GET@/ HTTP/1.1\r\n\r\n", Request::Nonsense),
             (&long, Request::Nonsense),
         ] {
             assert_eq!(Request::of(bytes), request, "{:?}", String::from_utf8_lossy(bytes));

@@ -11,6 +11,8 @@
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use rendezvous_core::time::{Duration, Instant, PauseDetector};
@@ -52,6 +54,17 @@ pub struct ExpiredTimer {
     pub span: Duration,
     /// Signal for the process; 0 reports the expiration only.
     pub signal: i32,
+}
+
+/// Returns the line, with its end, by which process `pid` sets its timer of `scope`, which expires at `expires` since
+/// 1970, or removes it (`None`). Returns `None` if it would have more than [`LINE_BYTES_MAX`] bytes.
+#[must_use]
+pub fn timer_line(pid: u32, scope: &str, expires: Option<Duration>, signal: i32) -> Option<String> {
+    let (scope, expires) = (Value::from(scope), expires.map_or(-1.0, |expires| expires.as_secs_f64()));
+    let line = format!(
+        "{{\"version\": 1, \"pid\": {pid}, \"scope_id\": {scope}, \"expiration_time\": {expires:?}, \"signal\": {signal}}}\n"
+    );
+    (line.len() <= LINE_BYTES_MAX).then_some(line)
 }
 
 impl fmt::Display for ExpiredTimer {

@@ -167,7 +167,7 @@ class Programs:
                 needed += [options.lib / "librendezvous.so", options.include / "rendezvous.hpp"]
             for path in needed:
                 if not path.exists():
-                    raise Missing(f"{path} is missing: run `cargo build --release`, or add --without-ours")
+                    raise Missing(f"{path} is missing: run `make lib` and `cargo build --release`, or add --without-ours")
             if with_libraries:
                 self._compile("group_bench", "group_bench_rdzv", "-std=c++17", '-DADAPTER="adapter_rdzv.hpp"',
                               f"-I{options.include}", f"-L{options.lib}", f"-Wl,-rpath,{options.lib}",

@@ -220,7 +220,7 @@ fn wrong_usage_is_exit_code_2() {
     for (arguments, reason) in [
         (&["--work", "sleep"][..], "sleep"),
         (&["--connections", "0"], "0 is not in 1.."),
-        (&["a=127.0.0.1"], "a port is missing"),
+        (&["a=127.0.0.1:"], "not a port"),
         (&["=127.0.0.1:1"], "a name is missing"),
         (&["a=127.0.0.1:1:me"], "not a process id"),
         (&["--depth", "65536", "--value-bytes", "8388608"], "--depth times --value-bytes is over the limit"),

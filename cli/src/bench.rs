@@ -3,6 +3,7 @@
 use crate::endpoint::Endpoint;
 use crate::failure::{Failure, Report};
 use crate::open_files;
+use crate::units;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 use rendezvous_core::driver::clock::Clock;
@@ -14,7 +15,7 @@ use rendezvous_core::driver::timeout::Timeout;
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::limits::VALUE_BYTES_MAX;
 use rendezvous_core::store::op::{Key, Keys, Request};
-use rendezvous_core::time::{Duration as Span, Instant};
+use rendezvous_core::time::Instant;
 use serde_json::json;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
@@ -30,6 +31,8 @@ use std::time::Duration;
 /// Without HOST:PORT, a server on a thread of this process is loaded.
 #[derive(Args)]
 #[command(after_help = "\
+Durations are written as 30s, 500ms or 2min (a plain number is in milliseconds), sizes as 64KiB.
+
 Works, each on its own keys under bench/, which are deleted at the end:
   set, get, add, check   each connection repeats that request
   barrier                all connections arrive at one barrier after another
@@ -52,21 +55,27 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "D", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     depth: u32,
     /// Bytes of each value of set and get
-    #[arg(long, value_name = "B", default_value_t = 64,
-          value_parser = clap::value_parser!(u32).range(0..=i64::try_from(VALUE_BYTES_MAX).unwrap_or(i64::MAX)))]
-    value_bytes: u32,
+    #[arg(long, value_name = "SIZE", default_value = "64", value_parser = value_bytes)]
+    value_bytes: usize,
     /// Requests of each connection
     #[arg(long, value_name = "K", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     operations: u32,
     /// Time limit of one request
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
-    timeout_ms: u64,
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = units::milliseconds_above_zero)]
+    timeout_ms: Duration,
     /// Print results and errors as JSON, one object per work
     #[arg(long, env = "RDZV_JSON", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     json: bool,
     /// The server to load; an IPv6 address goes in brackets
-    #[arg(value_name = "HOST:PORT")]
+    #[arg(value_name = "HOST[:PORT]")]
     endpoint: Option<Endpoint>,
+}
+
+fn value_bytes(text: &str) -> Result<usize, String> {
+    match units::bytes(text)?.as_u64() {
+        count if count <= VALUE_BYTES_MAX => usize::try_from(count).map_err(|error| error.to_string()),
+        _ => Err(format!("a value has at most {VALUE_BYTES_MAX} bytes")),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -107,7 +116,7 @@ fn measure(arguments: &BenchArguments) -> Result<(), Failure> {
             endpoint.clone().ok_or_else(|| Failure::new(ErrorKind::InvalidArgument, "no endpoint"))?
         }
     };
-    let timeout = Span::from_millis(arguments.timeout_ms);
+    let timeout = arguments.timeout_ms;
     let options = StoreOptions { timeout, connect_timeout: timeout, ..StoreOptions::default() };
     // For the first values and for cleaning up; a server that cannot be reached is reported here.
     let store = Store::connect(&endpoint.host, endpoint.port, options.clone())?;
@@ -169,10 +178,10 @@ impl Load {
         Ok(Self {
             events,
             stores,
-            value: vec![b'v'; arguments.value_bytes as usize],
+            value: vec![b'v'; arguments.value_bytes],
             operations: arguments.operations as usize,
             depth: arguments.depth as usize,
-            timeout: Duration::from_millis(arguments.timeout_ms),
+            timeout: arguments.timeout_ms,
             prefix: format!("bench/{}/", std::process::id()),
             scope: options.scope.to_vec(),
             rounds: 0,

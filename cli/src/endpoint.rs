@@ -1,5 +1,6 @@
-//! `HOST:PORT`, as people write it.
+//! `HOST` and `HOST:PORT`, as people write them.
 
+use rendezvous_core::rendezvous::rdzv_settings::PORT_DEFAULT;
 use std::fmt;
 use std::str::FromStr;
 
@@ -14,15 +15,20 @@ impl FromStr for Endpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (host, port) = text.rsplit_once(':').ok_or("a port is missing: HOST:PORT is expected")?;
-        let endpoint = Self::new(host, port)?;
-        if endpoint.host.is_empty() {
-            return Err("a host is missing: HOST:PORT is expected".into());
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if !text.ends_with(']') => (host, Some(port)),
+            _ => (text, None),
+        };
+        if host.contains(':') && without_brackets(host) == host {
+            return Err(format!("an IPv6 address goes in brackets: [{text}] or [{text}]:PORT"));
         }
-        if endpoint.host == host && host.contains(':') {
-            return Err(format!("an IPv6 address goes in brackets: [{text}]:PORT"));
+        if without_brackets(host).is_empty() {
+            return Err("a host is missing: HOST or HOST:PORT is expected".into());
         }
-        Ok(endpoint)
+        match port {
+            Some(port) => Self::new(host, port),
+            None => Ok(Self { host: without_brackets(host).to_owned(), port: PORT_DEFAULT }),
+        }
     }
 }
 
@@ -62,14 +68,24 @@ mod tests {
         }
         for (bad, reason) in [
             ("::1", "in brackets"),
-            ("node", "a port is missing"),
+            ("", "a host is missing"),
             (":1", "a host is missing"),
+            ("[]", "a host is missing"),
             ("h:70000", "not a port"),
             ("h:", "not a port"),
-            ("[::1]", "not a port"),
         ] {
             let problem = bad.parse::<Endpoint>().unwrap_err();
             assert!(problem.contains(reason), "{bad}: {problem}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_without_a_port_has_the_default_port() {
+        for (text, endpoint) in [("node-1", "node-1:29400"), ("[::1]", "[::1]:29400")] {
+            assert_eq!(
+                text.parse::<Endpoint>().map(|endpoint| endpoint.to_string()).as_deref(),
+                Ok(endpoint)
+            );
         }
     }
 

@@ -48,7 +48,7 @@ impl Failure {
 
     pub(crate) fn exit_code(&self) -> u8 {
         match self.kind {
-            ErrorKind::QueueEmpty => 1,
+            ErrorKind::QueueEmpty | ErrorKind::NotFound => 1,
             ErrorKind::InvalidArgument => 2,
             ErrorKind::TimedOut => 3,
             ErrorKind::Refused | ErrorKind::Unresolved | ErrorKind::Unreachable => 4,
@@ -62,7 +62,6 @@ impl Failure {
             | ErrorKind::Reentrant
             | ErrorKind::Io
             | ErrorKind::Exhausted
-            | ErrorKind::NotFound
             | ErrorKind::Conflict
             | ErrorKind::StaleRound
             | ErrorKind::Compacted
@@ -191,6 +190,7 @@ mod tests {
     fn every_kind_has_the_exit_code_of_the_help() {
         for (kind, code) in [
             (ErrorKind::QueueEmpty, 1),
+            (ErrorKind::NotFound, 1),
             (ErrorKind::InvalidArgument, 2),
             (ErrorKind::TimedOut, 3),
             (ErrorKind::Refused, 4),

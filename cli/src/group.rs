@@ -1,14 +1,16 @@
 //! `rdzv group`: who is in an RPC group.
 
 use crate::endpoint::Endpoint;
-use crate::failure::{EXIT_CODES, Failure, Report};
+use crate::failure::{Failure, Report, complain};
+use crate::units;
 use clap::Args;
 use rendezvous_core::driver::cancel::CancelToken;
-use rendezvous_core::driver::store::Store;
+use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::error::ErrorKind;
 use rendezvous_rpc::device_map::GroupKind;
 use rendezvous_rpc::driver::group::{GroupObserver, ObserverOptions, ObservingError};
+use rendezvous_rpc::membership::keys::IS_STATIC;
 use rendezvous_rpc::membership::observer::{Observation, ObserverError};
 use serde_json::json;
 use std::io::{self, Write};
@@ -20,23 +22,33 @@ use std::time::Duration;
 /// Nothing is written to the store. The first line is the kind of the group. Then follows a line for each worker:
 /// `came NAME ID ADDRESS` when it joins, `went NAME ID` when it leaves.
 #[derive(Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = "\
+Durations are written as 30s, 500ms or 2min; a plain number is in milliseconds.
+
+Exit codes:
+  0  nothing was seen for --quiet-ms, or stdout was closed by its reader
+  1  there is no group (with --quiet-ms; otherwise its first worker is waited for)
+  2  wrong usage
+  3  timed out
+  4  no connection: refused, no address for the host, or no way to it
+  5  the server went away, or the keys are not those of a group
+  6  anything else")]
 pub(crate) struct GroupArguments {
     /// The store's server
-    #[arg(long, value_name = "HOST:PORT", env = "RDZV_ENDPOINT")]
+    #[arg(long, value_name = "HOST[:PORT]", env = "RDZV_ENDPOINT")]
     endpoint: Endpoint,
     /// Prefix of the group's keys; the second group of a process uses rpc_prefix_1
     #[arg(long = "scope", value_name = "PREFIX", default_value = "rpc_prefix_0")]
     prefix: String,
     /// End when nothing was seen for so long; 0 goes on
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    quiet_ms: u64,
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = units::milliseconds)]
+    quiet_ms: Duration,
     /// How often to look; a server of ours tells of changes at once besides
-    #[arg(long, value_name = "N", default_value_t = 500)]
-    pause_ms: u64,
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = units::milliseconds_above_zero)]
+    pause_ms: Duration,
     /// How long to try to connect, with refused attempts repeated; 0 tries each address once
-    #[arg(long, value_name = "N", env = "RDZV_CONNECT_TIMEOUT_MS", default_value_t = 10_000)]
-    connect_timeout_ms: u64,
+    #[arg(long, value_name = "DURATION", env = "RDZV_CONNECT_TIMEOUT_MS", default_value = "10s", value_parser = units::milliseconds)]
+    connect_timeout_ms: Duration,
     /// Sights as JSON, one object a line
     #[arg(long)]
     json: bool,
@@ -51,30 +63,36 @@ pub(crate) fn run(arguments: &GroupArguments) -> ExitCode {
 }
 
 fn watch(arguments: &GroupArguments) -> Result<(), Failure> {
-    let connect_timeout = Duration::from_millis(arguments.connect_timeout_ms);
-    let options = StoreOptions { connect_timeout, ..StoreOptions::default() };
+    let options = StoreOptions { connect_timeout: arguments.connect_timeout_ms, ..StoreOptions::default() };
     let store = Store::connect(&arguments.endpoint.host, arguments.endpoint.port, options)?;
-    let options = ObserverOptions { pause: Duration::from_millis(arguments.pause_ms) };
-    let observer = GroupObserver::start(&store.with_prefix(arguments.prefix.as_bytes()), options);
+    let store = store.with_prefix(arguments.prefix.as_bytes());
+    let options = ObserverOptions { pause: arguments.pause_ms };
+    let observer = GroupObserver::start(&store, options);
     let observer = observer.map_err(|error| match error {
         ObservingError::Store(error) => error.into(),
         ObservingError::Thread(_) => Failure::new(ErrorKind::Io, error.to_string()),
     })?;
-    let quiet = match arguments.quiet_ms {
-        0 => Duration::from_secs(3600),
-        quiet_ms => Duration::from_millis(quiet_ms),
-    };
+    let ends = !arguments.quiet_ms.is_zero();
+    let quiet = if ends { arguments.quiet_ms } else { Duration::from_secs(3600) };
+    let mut is_there = store.check(&[IS_STATIC.as_bytes()], Timeout::Default)?;
+    let no_group =
+        format!("there is no RPC group under the prefix \"{}\" at {}", arguments.prefix, arguments.endpoint);
+    if !is_there && !ends {
+        complain(&format_args!("rdzv group: {no_group}: waiting for its first worker"));
+    }
     let token = CancelToken::new();
     loop {
         match observer.next(quiet, &token).map_err(|error| unseen(&error))? {
             Some(observation) => {
+                is_there = true;
                 let line = if arguments.json { json_of(&observation) } else { text_of(&observation) };
                 if writeln!(io::stdout().lock(), "{line}").is_err() {
                     // The reader of stdout has closed it.
                     return Ok(());
                 }
             }
-            None if arguments.quiet_ms > 0 => return Ok(()),
+            None if ends && is_there => return Ok(()),
+            None if ends => return Err(Failure::new(ErrorKind::NotFound, no_group)),
             None => {}
         }
     }

@@ -5,7 +5,8 @@
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use log::Configuration;
 use std::process::ExitCode;
 
 mod bench;
@@ -13,10 +14,14 @@ mod endpoint;
 mod failure;
 mod group;
 mod json;
+mod log;
 mod open_files;
+#[cfg(test)]
+mod pages;
 mod run;
 mod server;
 mod store;
+mod units;
 
 /// Strangers find each other: a key/value store that speaks PyTorch's own wire protocol.
 #[derive(Parser)]
@@ -36,16 +41,22 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Arguments::try_parse().unwrap_or_else(|error| with_candidates(error).exit()).command {
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Server(arguments) => server::run(&arguments),
+    let mut command = Arguments::command();
+    let parsed = command.try_get_matches_from_mut(std::env::args_os()).and_then(|matches| {
+        let arguments = Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        Ok((arguments, Configuration::of(&command, &matches)))
+    });
+    let (arguments, configuration) = parsed.unwrap_or_else(|error| with_candidates(error).exit());
+    match arguments.command {
+        Command::Run(arguments) => run::run(&arguments, &configuration),
+        Command::Server(arguments) => server::run(&arguments, &configuration),
         Command::Store(arguments) => store::run(arguments),
         Command::Group(arguments) => group::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     }
 }
 
-/// Adds to the refusal of a shortened flag of `rdzv run` which flags it may stand for.
+/// Lists the flags that an ambiguous flag of `rdzv run` may stand for, in place of one similar flag.
 fn with_candidates(mut error: clap::Error) -> clap::Error {
     let given = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(given))) => given.clone(),
@@ -53,6 +64,8 @@ fn with_candidates(mut error: clap::Error) -> clap::Error {
     };
     let is_run = std::env::args_os().nth(1).is_some_and(|name| name == "run");
     let (Some(short), true) = (given.strip_prefix("--"), is_run) else { return error };
+    // clap's tip to put `--` before the flag: no program's name begins like one.
+    error.remove(ContextKind::Suggested);
     let command = Arguments::command();
     let run = command.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
     let candidates: Vec<String> = run
@@ -63,6 +76,7 @@ fn with_candidates(mut error: clap::Error) -> clap::Error {
         .collect();
     if candidates.len() > 1 {
         let tip = format!("{given} may be short for {}", candidates.join(", "));
+        error.remove(ContextKind::SuggestedArg);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     }
     error

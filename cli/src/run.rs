@@ -18,10 +18,12 @@ mod watching;
 
 pub(crate) use arguments::RunArguments;
 
+use crate::log::Configuration;
 use command::WorkerCommand;
 use rendezvous_agent::driver::agent::{
     Agent, AgentOptions, AgentResult, LocalEntry, LocalOptions, LocalWorkers,
 };
+use rendezvous_agent::driver::process::numactl;
 use rendezvous_agent::driver::worker_logs::hand_on_error_file;
 use rendezvous_agent::environment::Devices;
 use rendezvous_agent::events::EventFacts;
@@ -39,13 +41,13 @@ use watching::Watching;
 /// Why the agent did not come to its end; what it says is all there is to say.
 type Failure = Box<dyn std::error::Error>;
 
-pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
-    let mut screen = Screen::new(arguments.log);
+pub(crate) fn run(arguments: &RunArguments, configuration: &Configuration) -> ExitCode {
+    let mut screen = Screen::new(arguments.log.of("rdzv run"), configuration.clone());
     let code = match Report::begin(arguments.report.as_deref()) {
         Ok(report) => {
             let ended = supervise(arguments, &mut screen);
             if let Err(error) = &ended {
-                screen.warn(&error.to_string());
+                screen.error(&error.to_string());
             }
             // The job has ended; a report that cannot be written does not change the exit code.
             if let Err(message) = report.end(ended.as_ref().map_err(ToString::to_string)) {
@@ -54,7 +56,7 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
             ended.map_or_else(|error| ExitCode::from(if error.is::<Usage>() { 2 } else { 1 }), exit_code)
         }
         Err(message) => {
-            screen.warn(&message);
+            screen.error(&message);
             ExitCode::FAILURE
         }
     };
@@ -63,10 +65,12 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
 }
 
 fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<AgentResult, Failure> {
-    let host = host_name()?;
+    let host = host_name();
     let workers = arguments.workers()?;
     let command = WorkerCommand::of(arguments)?;
-    let binding = arguments.numa_binding.map(|binding| numa::bindings(binding, workers)).transpose()?;
+    let path = surroundings::variable("PATH");
+    let binding = arguments.numa_binding.map(|binding| numactl(binding.into(), workers, path.as_deref()));
+    let binding = binding.transpose().map_err(|error| Usage(format!("--numa-binding: {error}")))?;
     let watching = Watching::new(arguments, screen)?;
     let rendezvous = arguments.rendezvous()?;
     let spec = WorkerSpec { master_port: rendezvous.master_port, ..spec(arguments, workers)? };

@@ -2,9 +2,12 @@
 
 use crate::endpoint::Endpoint;
 use crate::failure::complain;
+use crate::log::{Configuration, LogArguments, LogLevel, LogStyle};
 use crate::open_files;
+use crate::units;
+use bytesize::ByteSize;
 use clap::builder::BoolishValueParser;
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 use rendezvous_core::driver::server::{Family, Listen, Server, ServerFailure, ServerOptions};
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::limits::ServerLimits;
@@ -18,7 +21,8 @@ use std::time::Duration;
 
 /// Run a store server that PyTorch processes and librendezvous clients can use side by side
 ///
-/// Prints `listening on ADDR:PORT` as its first line on stdout once clients can connect; logs go to stderr. SIGTERM
+/// Prints `listening on ADDR:PORT` as its first line on stdout once clients can connect, and a line for each further
+/// address; logs go to stderr. SIGTERM
 /// and SIGINT stop it with exit code 0.
 ///
 /// A PyTorch job uses it unchanged: start this first, then set MASTER_ADDR and MASTER_PORT to its address and
@@ -26,81 +30,92 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  rdzv server                              serve this host only, on a free port
-  rdzv server --bind 10.0.0.5:29500        serve that interface
+  rdzv server                                   serve this host only, at 127.0.0.1:29400
+  rdzv server --bind 10.0.0.5                   serve that interface, on port 29400
+  rdzv server --bind 10.0.0.5 --bind 127.0.0.1  that interface and this host
   rdzv server --bind [::]:29500 --dual-stack    every interface, IPv6 and IPv4
+  rdzv server --bind 127.0.0.1:0                on a free port
+
+An endpoint without a port means port 29400, here and in the other commands. PyTorch's 29500 is left
+to jobs with env:// or static ranks on the same host.
 
 There is no authentication: every client that reaches the port can read and write every key.")]
 pub(crate) struct ServerArguments {
-    /// Address and port to listen on, exactly as given; port 0 takes a free one
-    #[arg(long, value_name = "ADDR:PORT", env = "RDZV_BIND", default_value = "127.0.0.1:0")]
-    bind: Endpoint,
+    /// Address and port to listen on, exactly as given; may be given several times; port 0 takes a free one
+    #[arg(
+        long,
+        value_name = "ADDR[:PORT]",
+        env = "RDZV_BIND",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:29400"
+    )]
+    bind: Vec<Endpoint>,
     /// Let `[::]` take IPv4 clients too
     #[arg(long, env = "RDZV_DUAL_STACK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     dual_stack: bool,
     /// Most connections at a time
-    #[arg(long, value_name = "N", env = "RDZV_CONNECTIONS_MAX", default_value_t = ServerLimits::default().connections_max)]
+    #[arg(long, value_name = "N", env = "RDZV_CONNECTIONS_MAX", value_parser = units::count_above_zero,
+          default_value_t = ServerLimits::default().connections_max)]
     connections_max: usize,
     /// Most bytes of keys, values and queued items; a key is charged 128 beside its bytes, an item 32
-    #[arg(long, value_name = "BYTES", env = "RDZV_STORED_BYTES_MAX", default_value_t = ServerLimits::default().engine.stored_bytes_max)]
-    stored_bytes_max: u64,
-    /// What to log on stderr
-    #[arg(long, value_name = "LEVEL", env = "RDZV_LOG", value_enum, default_value_t = LogLevel::Warn)]
-    log: LogLevel,
+    #[arg(long, value_name = "SIZE", env = "RDZV_STORED_BYTES_MAX", value_parser = units::bytes_above_zero,
+          default_value = "4GiB")]
+    stored_bytes_max: ByteSize,
+    #[command(flatten)]
+    log: LogArguments,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-enum LogLevel {
-    /// Nothing
-    Off,
-    /// Connections that broke the protocol or a limit
-    Warn,
-    /// Every connection that comes and goes
-    Info,
-}
-
-pub(crate) fn run(arguments: &ServerArguments) -> ExitCode {
-    let mut limits = ServerLimits { connections_max: arguments.connections_max, ..ServerLimits::default() };
-    limits.engine.stored_bytes_max = arguments.stored_bytes_max;
-    let Endpoint { host, port } = arguments.bind.clone();
-    let family = if arguments.dual_stack { Family::DualStack } else { Family::AsGiven };
-    let log = match Log::start() {
-        Ok(log) => log,
-        Err(error) => {
-            complain(&format_args!("rdzv server: no thread for the log: {error}"));
-            return ExitCode::FAILURE;
+pub(crate) fn run(arguments: &ServerArguments, configuration: &Configuration) -> ExitCode {
+    let style = arguments.log.of("rdzv server");
+    let failed = |error: &dyn std::fmt::Display| {
+        if style.includes(LogLevel::Error) {
+            complain(&style.line(LogLevel::Error, &error.to_string()));
         }
+        ExitCode::FAILURE
+    };
+    let mut limits = ServerLimits { connections_max: arguments.connections_max, ..ServerLimits::default() };
+    limits.engine.stored_bytes_max = arguments.stored_bytes_max.as_u64();
+    let family = if arguments.dual_stack { Family::DualStack } else { Family::AsGiven };
+    let mut addresses =
+        arguments.bind.iter().cloned().map(|Endpoint { host, port }| Listen::Address { host, port, family });
+    let Some(listen) = addresses.next() else {
+        failed(&"--bind has no address");
+        return ExitCode::from(2);
+    };
+    let log = match Log::start(style) {
+        Ok(log) => log,
+        Err(error) => return failed(&format_args!("no thread for the log: {error}")),
     };
     // One open file a connection.
     open_files::raise_limit();
     let server = match Server::start(ServerOptions {
-        listen: Listen::Address { host, port, family },
+        listen,
+        more: addresses.collect(),
         limits,
         keep_alive: Some(KeepAlive::default()),
-        observer: log.observer(arguments.log),
+        observer: log.observer(style),
     }) {
         Ok(server) => Arc::new(server),
-        Err(error) => {
-            complain(&format_args!("rdzv server: {error}"));
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return failed(&error),
     };
     if let Err(error) = stop_on_signal(&server) {
-        complain(&format_args!("rdzv server: cannot watch for signals: {error}"));
-        return ExitCode::FAILURE;
+        return failed(&format_args!("cannot watch for signals: {error}"));
     }
-    // The parent process waits for this line. A closed stdout does not end the server.
+    if style.includes(LogLevel::Info) {
+        let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();
+        let message = format!("version {} listens on {}", env!("CARGO_PKG_VERSION"), addresses.join(", "));
+        log.lines.try_send(style.configuration(&message, configuration)).ok();
+    }
+    // The parent process waits for the first line. A closed stdout does not end the server.
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "listening on {}", server.local_addr()).and_then(|()| stdout.flush()).ok();
+    let mut lines = server.local_addrs().iter().map(|address| writeln!(stdout, "listening on {address}"));
+    lines.try_for_each(|written| written).and_then(|()| stdout.flush()).ok();
     drop(stdout);
     let failure = server.wait();
     log.finish();
     match failure {
         ServerFailure::Stopped => ExitCode::SUCCESS,
-        failure => {
-            complain(&format_args!("rdzv server: {failure}"));
-            ExitCode::FAILURE
-        }
+        failure => failed(&failure),
     }
 }
 
@@ -134,7 +149,7 @@ const LINES_MAX: usize = 1024;
 const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Log {
-    fn start() -> std::io::Result<Self> {
+    fn start(style: LogStyle) -> std::io::Result<Self> {
         let (lines, queued) = mpsc::sync_channel::<String>(LINES_MAX);
         let (notify, done) = mpsc::channel();
         let dropped = Arc::new(AtomicU64::new(0));
@@ -147,7 +162,8 @@ impl Log {
                 match lost.swap(0, Ordering::Relaxed) {
                     0 => {}
                     count => {
-                        drop(writeln!(stderr, "warn {count} log lines were dropped: stderr is too slow"))
+                        let text = format!("{count} log lines were dropped: stderr is too slow");
+                        drop(writeln!(stderr, "{}", style.line(LogLevel::Warn, &text)))
                     }
                 }
             }
@@ -156,10 +172,10 @@ impl Log {
         Ok(Self { lines, dropped, done })
     }
 
-    fn observer(&self, level: LogLevel) -> Box<dyn FnMut(&Event) + Send> {
+    fn observer(&self, style: LogStyle) -> Box<dyn FnMut(&Event) + Send> {
         let (lines, dropped) = (self.lines.clone(), Arc::clone(&self.dropped));
         Box::new(move |event| {
-            let Some(line) = line(level, event) else { return };
+            let Some(line) = line(style, event) else { return };
             if let Err(TrySendError::Full(_)) = lines.try_send(line) {
                 dropped.fetch_add(1, Ordering::Relaxed);
             }
@@ -173,11 +189,29 @@ impl Log {
     }
 }
 
-/// What is logged of an event, if anything.
-fn line(level: LogLevel, event: &Event) -> Option<String> {
-    let (least, severity) = match event.severity() {
-        Severity::Routine | Severity::Notable => (LogLevel::Info, "info"),
-        Severity::Warning => (LogLevel::Warn, "warn"),
+/// The line for an event, if it is logged.
+fn line(style: LogStyle, event: &Event) -> Option<String> {
+    let level = match event.severity() {
+        Severity::Routine => LogLevel::Debug,
+        Severity::Notable => LogLevel::Info,
+        Severity::Warning => LogLevel::Warn,
     };
-    (level >= least).then(|| format!("{severity} {event}"))
+    style.includes(level).then(|| style.line(level, &event.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn the_default_of_stored_bytes_is_the_librarys() {
+        #[derive(Parser)]
+        struct Arguments {
+            #[command(flatten)]
+            server: ServerArguments,
+        }
+        let given = Arguments::parse_from(["rdzv", "--bind", "h"]).server;
+        assert_eq!(given.stored_bytes_max.as_u64(), ServerLimits::default().engine.stored_bytes_max);
+    }
 }

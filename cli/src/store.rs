@@ -6,6 +6,7 @@ mod value;
 
 use crate::endpoint::Endpoint;
 use crate::failure::{EXIT_CODES, Failure, Report};
+use crate::units;
 use answer::Format;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, Subcommand};
@@ -36,12 +37,14 @@ Answers go to stdout. Each value is followed by a newline; operations without a 
 each answer is one object a line; keys and values are strings there, or {{\"base64\": \"...\"}} where they are not \
 UTF-8. Errors go to stderr, one sentence each, and leave stdout empty.
 
+Durations are written as 30s, 500ms or 2min; a plain number is in milliseconds.
+
 A VALUE of - is read from stdin, all bytes up to its end. What begins with a dash and is no number goes behind --.
 
 Examples:
   export RDZV_ENDPOINT=node-1:29500
   rdzv store set master/host \"$(hostname)\"
-  rdzv store get master/host --timeout-ms 60000     waits up to a minute for the key
+  rdzv store get master/host --timeout-ms 60s       waits up to a minute for the key
   rdzv store set weights - < weights.bin
   rdzv store get weights --raw > copy.bin
   rdzv store add tickets 1                          a number of one's own for each caller
@@ -54,7 +57,7 @@ Examples:
 )]
 pub(crate) struct StoreArguments {
     /// The store's server
-    #[arg(long, global = true, value_name = "HOST:PORT", env = "RDZV_ENDPOINT")]
+    #[arg(long, global = true, value_name = "HOST[:PORT]", env = "RDZV_ENDPOINT")]
     endpoint: Option<Endpoint>,
     /// A file instead of a server; PyTorch's FileStores may share it
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "endpoint")]
@@ -63,11 +66,11 @@ pub(crate) struct StoreArguments {
     #[arg(long = "scope", global = true, value_name = "PREFIX")]
     prefixes: Vec<OsString>,
     /// How long the operation may take; 0 looks once and does not wait for what is missing
-    #[arg(long, global = true, value_name = "N", env = "RDZV_TIMEOUT_MS", default_value_t = 300_000)]
-    timeout_ms: u64,
+    #[arg(long, global = true, value_name = "DURATION", env = "RDZV_TIMEOUT_MS", default_value = "300s", value_parser = units::milliseconds)]
+    timeout_ms: Duration,
     /// How long to try to connect, with refused attempts repeated; 0 tries each address once
-    #[arg(long, global = true, value_name = "N", env = "RDZV_CONNECT_TIMEOUT_MS", default_value_t = 10_000)]
-    connect_timeout_ms: u64,
+    #[arg(long, global = true, value_name = "DURATION", env = "RDZV_CONNECT_TIMEOUT_MS", default_value = "10s", value_parser = units::milliseconds)]
+    connect_timeout_ms: Duration,
     /// No newline behind a value; list and multi-get end each item with a zero byte
     #[arg(long, global = true, conflicts_with = "json")]
     raw: bool,
@@ -246,8 +249,8 @@ impl StoreArguments {
 
     fn options(&self) -> StoreOptions {
         StoreOptions {
-            timeout: Duration::from_millis(self.timeout_ms),
-            connect_timeout: Duration::from_millis(self.connect_timeout_ms),
+            timeout: self.timeout_ms,
+            connect_timeout: self.connect_timeout_ms,
             ..StoreOptions::default()
         }
     }

@@ -311,11 +311,11 @@ impl fmt::Display for DueText<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// A key is too long.
-    #[error("a key of {bytes} bytes is over the limit of {bytes_max}")]
+    #[error("a key of {bytes} bytes with its prefix is over the limit of {bytes_max}")]
     Key {
-        /// Length of the key without the store's prefix and suffix, in bytes.
+        /// Length of the key with the store's prefix and suffix, in bytes.
         bytes: u64,
-        /// The limit, less the store's prefix and suffix, in bytes.
+        /// The limit, in bytes.
         bytes_max: u64,
     },
     /// A value is too long.
@@ -382,6 +382,13 @@ pub enum Cause {
     NoAnswer,
     /// The awaited event did not happen.
     NotReleased,
+    /// Some participants of the barrier did not arrive.
+    Arrived {
+        /// Number of participants that have arrived.
+        arrived: i64,
+        /// Number of participants that the barrier waits for.
+        world_size: i64,
+    },
     /// The peer violated the protocol.
     Violation(Violation),
     /// The peer is PyTorch's store, which does not speak this protocol.
@@ -561,6 +568,9 @@ impl Sentence<'_> {
                 (_, 0 | 1) => ": the key was not set",
                 _ => ": not all of the keys were set",
             }),
+            (Cause::Arrived { arrived, world_size }, _) => {
+                write!(f, ": {arrived} of {world_size} have arrived")
+            }
             (Cause::Violation(violation), _) => write!(f, ": {violation}"),
             (Cause::ForeignStore, _) => {
                 f.write_str(": the peer is a PyTorch TCPStore, which does not speak this protocol: perhaps a torchrun agent")

@@ -43,6 +43,7 @@ pub mod time;
 pub mod store {
     pub mod call;
     pub mod client_conn;
+    pub mod clue;
     pub mod dial;
     pub mod number;
     pub mod op;

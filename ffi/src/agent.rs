@@ -1,8 +1,8 @@
 //! Agents: supervision of a node's worker processes.
 
 use crate::agent_event::{AgentEventView, rdzv_agent_listener};
-use crate::agent_options::rdzv_agent_options;
-use crate::agent_result::{rdzv_agent_result, result_handle};
+use crate::agent_options::{GivenOptions, rdzv_agent_options};
+use crate::agent_result::{OwnedResult, rdzv_agent_result};
 use crate::argument::{invalid, out_pointer, reference};
 use crate::context::{Home, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
@@ -10,18 +10,17 @@ use crate::guard::{self, Poison};
 use crate::rendezvous_fault::invalid_fault;
 use crate::rendezvous_handler::rdzv_rendezvous_handler;
 use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_POISONED, RDZV_REENTRANT, RDZV_UNSUPPORTED, rdzv_status};
-use crate::worker_group::{group_handle, rdzv_worker_group};
+use crate::worker_group::{OwnedGroup, rdzv_worker_group};
 use rendezvous_agent::driver::agent::{
-    Agent, AgentControl, AgentError, AgentEvent, AgentOptions, LocalError, LocalOptions, LocalWorkers,
-    Workers,
+    Agent, AgentControl, AgentError, AgentEvent, AgentOptions, AgentResult, LocalError, LocalWorkers, Workers,
 };
 use rendezvous_agent::driver::loop_member::LoopAgent;
 use rendezvous_agent::driver::process::GuardError;
-use rendezvous_agent::events::EventFacts;
-use rendezvous_core::driver::rendezvous::{RendezvousHandler, host_name};
+use rendezvous_agent::events::{EventFacts, Watched};
+use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 /// Supervisor of a node's worker processes. It starts when `rdzv_agent_run` is called or when it is added
 /// to a loop, and it runs once. Any thread may stop it, read its worker group and send signals to its
@@ -32,6 +31,7 @@ pub struct rdzv_agent {
     agent: LoopAgent,
     pub(crate) home: Arc<Home>,
     pub(crate) facts: EventFacts,
+    result: OnceLock<OwnedResult>,
 }
 
 impl fmt::Debug for rdzv_agent {
@@ -72,6 +72,11 @@ impl rdzv_agent {
         Ok(Arc::clone(&self.agent))
     }
 
+    unsafe fn put_result(&self, result: AgentResult, out: *mut rdzv_agent_result) -> Result<(), Fault> {
+        // SAFETY: passed on unchanged.
+        unsafe { self.result.get_or_init(|| OwnedResult::new(result)).put(out) }
+    }
+
     fn refuse_loop(&self) -> Result<(), Fault> {
         // Only a loop holds a second reference.
         match Arc::strong_count(&self.agent) {
@@ -84,8 +89,7 @@ impl rdzv_agent {
 pub(crate) fn agent_fault(error: &AgentError) -> Fault {
     match error {
         AgentError::Spec(error) => invalid_fault(error),
-        AgentError::System(cause) => Fault::new(RDZV_EXHAUSTED, error.to_string())
-            .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0)),
+        AgentError::System(cause) => Fault::os(RDZV_EXHAUSTED, error.to_string(), cause),
     }
 }
 
@@ -101,7 +105,7 @@ fn local_fault(error: &LocalError) -> Fault {
 }
 
 /// Runs the body of a function on an agent inside the panic guard.
-unsafe fn operate(
+pub(crate) unsafe fn operate(
     agent: *const rdzv_agent,
     error: *mut *mut rdzv_error,
     body: &mut dyn FnMut(&rdzv_agent) -> Result<(), Fault>,
@@ -119,17 +123,10 @@ unsafe fn operate(
     }
 }
 
-pub(crate) fn host_of(options: &rdzv_agent_options) -> Result<String, Fault> {
-    options.name.clone().map_or_else(host_name, Ok).map_err(|cause| {
-        Fault::new(RDZV_IO, format!("this host's name is not known: {cause}"))
-            .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
-    })
-}
-
 /// Creates an agent over the given workers.
 pub(crate) fn new_agent(
-    options: &rdzv_agent_options,
-    host: String,
+    options: AgentOptions,
+    watchdog: Watched,
     handler: &Arc<dyn RendezvousHandler>,
     workers: Box<dyn Workers>,
     home: Arc<Home>,
@@ -137,34 +134,26 @@ pub(crate) fn new_agent(
     let facts = EventFacts {
         run_id: handler.run_id().into(),
         rdzv_backend: handler.backend().into(),
-        hostname: host.clone(),
+        hostname: options.name.clone(),
         entry_point: options.entry_name.clone(),
-        watchdog: options.watched(),
+        watchdog,
     };
-    let agent_options = AgentOptions {
-        spec: options.spec.clone(),
-        name: host,
-        entry_name: options.entry_name.clone(),
-        local_addr: options.local_addr.clone(),
-        listen_addr: options.listen_addr.clone(),
-        master: options.master.clone(),
-    };
-    let agent =
-        Agent::new(agent_options, Arc::clone(handler), workers).map_err(|error| agent_fault(&error))?;
+    let agent = Agent::new(options, Arc::clone(handler), workers).map_err(|error| agent_fault(&error))?;
     let (poison, control) = (Poison::default(), agent.control());
-    let agent = Arc::new(Mutex::new(agent));
-    Ok(Box::into_raw(Box::new(rdzv_agent { poison, control, agent, home, facts })))
+    let (agent, result) = (Arc::new(Mutex::new(agent)), OnceLock::new());
+    Ok(Box::into_raw(Box::new(rdzv_agent { poison, control, agent, home, facts, result })))
 }
 
-/// Creates an agent for the workers that `options` describe. It meets other agents through `handler`, which
-/// may be of any backend. The agent shares the handler, so the caller may free its own handle; until the
-/// agent has ended, do not use that handle for anything else. `context` may be NULL, which creates a new
-/// one. This call forks the guard process from which the workers are started, so call it before the program
-/// has many threads or much memory. On success the caller owns `*out` and frees it with `rdzv_agent_free`.
+/// Creates an agent for the workers that `options` describe. It meets other agents through `handler`,
+/// which may be of any backend. The agent shares the handler, so the caller may free its own handle;
+/// until the agent has ended, do not use that handle for anything else. `context` may be NULL, which
+/// creates a new one. This call forks the guard process from which the workers are started, so call it
+/// before the program has many threads or much memory. On success the caller owns `*out` and frees it
+/// with `rdzv_agent_free`.
 ///
-/// Errors: `RDZV_INVALID_ARGUMENT` (neither a program nor a function is set), `RDZV_EXHAUSTED` (out of
-/// processes, threads or descriptors), `RDZV_IO` (log files or the timer pipe cannot be created, or the
-/// host has no name).
+/// Errors: `RDZV_INVALID_ARGUMENT` (an option is not valid; the program does not exist or is not
+/// executable), `RDZV_EXHAUSTED` (out of processes, threads or descriptors), `RDZV_IO` (log files or the
+/// timer pipe cannot be created, or a timer file exists and is not a pipe or has a reader).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_new(
     context: *const rdzv_context,
@@ -178,43 +167,37 @@ pub unsafe extern "C" fn rdzv_agent_new(
         guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let home = home(context)?;
-            let options = reference(options, "options")?;
+            let given = GivenOptions::read(options)?;
             let handler = &reference(handler, "handler")?.handler;
-            let host = host_of(options)?;
-            let entry = options.entry.clone();
-            let local = LocalOptions {
-                entry: entry.ok_or_else(|| invalid("the options have no program and no function"))?,
-                arguments: options.arguments.clone(),
-                environment: options.environment.clone(),
-                directory: options.directory.clone(),
-                devices: options.devices,
-                host: host.clone(),
-                logs: options.logs.clone(),
-                log_dir: options.log_dir.clone(),
-            };
+            let mut options = given.agent()?;
+            let (local, entry_name) = given.local(options.name.clone())?;
+            options.entry_name = entry_name;
+            let (count, stuck_timeout) = (options.spec.local_world_size, given.stuck_timeout()?);
+            let bind = given.bind(count)?;
             let workers = || {
-                let workers = options.spec.local_world_size;
-                let mut workers = LocalWorkers::new(local, handler.run_id(), workers)?;
-                if let Some(timeout) = options.stuck_timeout {
+                let mut workers = LocalWorkers::new(local, handler.run_id(), count)?;
+                bind(&mut workers);
+                if let Some(timeout) = stuck_timeout {
                     workers.watch_stuck(timeout)?;
                 }
-                if let Some(path) = &options.timer_file {
-                    workers.take_timers(Some(path))?;
+                if let Some(path) = given.timer_file() {
+                    workers.take_timers(Some(path.as_ref()))?;
                 }
                 Ok(workers)
             };
+            let watchdog = if given.has_timers() { Watched::ByTimers } else { Watched::No };
             let workers = workers().map_err(|error| local_fault(&error))?;
-            out.put(new_agent(options, host, handler, Box::new(workers), home)?);
+            out.put(new_agent(options, watchdog, handler, Box::new(workers), home)?);
             Ok(())
         })
     }
 }
 
 /// Frees an agent. Workers that are still alive are killed, and the agent's node has left the rendezvous
-/// when this returns. An agent in a loop continues there until it is removed from the loop. User code that
-/// does not return is abandoned on its thread: hooks of custom workers after 5 s, a rendezvous backend
-/// after 10 s. A forked child may free an agent that its parent created, which does not affect the parent.
-/// NULL is ignored.
+/// when this returns. An agent in a loop continues there until it is removed from the loop. User code
+/// that does not return is abandoned on its thread: hooks of custom workers after 5 s, a rendezvous
+/// backend after 10 s. A forked child may free an agent that its parent created, which does not affect
+/// the parent. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_free(agent: *mut rdzv_agent) {
     // SAFETY: NULL or valid, as the header requires.
@@ -223,9 +206,9 @@ pub unsafe extern "C" fn rdzv_agent_free(agent: *mut rdzv_agent) {
 
 /// Runs the agent to its end on the calling thread: it joins the rendezvous, starts and monitors the
 /// workers, and restarts them when one fails or the membership changes. `listener` is called for every
-/// event and may be NULL. The call succeeds whatever the outcome; the result goes to `*out`, which the
-/// caller frees with `rdzv_agent_result_free`. `out` may be NULL. If the agent has already ended, its
-/// result is returned at once.
+/// event and may be NULL. The call succeeds whatever the outcome; the result goes to `*out`, whose
+/// `struct_size` the caller has set. `out` may be NULL. If the agent has already ended, its result is
+/// returned at once. A run has no time limit: `rdzv_agent_stop` ends it.
 ///
 /// Errors: `RDZV_REENTRANT` (the agent is already running), `RDZV_INVALID_ARGUMENT` (it is in a loop),
 /// `RDZV_EXHAUSTED` (a system call failed).
@@ -234,7 +217,7 @@ pub unsafe extern "C" fn rdzv_agent_run(
     agent: *const rdzv_agent,
     listener: rdzv_agent_listener,
     user_data: *mut c_void,
-    out: *mut *mut rdzv_agent_result,
+    out: *mut rdzv_agent_result,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
@@ -243,10 +226,7 @@ pub unsafe extern "C" fn rdzv_agent_run(
             agent.refuse_loop()?;
             let result = agent.enter()?.run(|agent, event| handle_event(listener, user_data, agent, &event));
             let result = result.map_err(|error| agent_fault(&error))?;
-            if let Ok(out) = out_pointer(out, "out") {
-                out.put(result_handle(result));
-            }
-            Ok(())
+            if out.is_null() { Ok(()) } else { agent.put_result(result, out) }
         })
     }
 }
@@ -259,48 +239,44 @@ fn handle_event(listener: rdzv_agent_listener, user_data: *mut c_void, agent: &A
     unsafe { listener(user_data, &raw const borrowed) };
 }
 
-/// Returns the result of an agent that has ended; see `rdzv_agent_run`. The caller frees `*out` with
-/// `rdzv_agent_result_free`.
+/// Fills `*out`, whose `struct_size` the caller has set, with the result of an agent that has ended.
 ///
 /// Errors: `RDZV_UNSUPPORTED` (it has not ended), `RDZV_REENTRANT` (it is running on another thread).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_get_result(
     agent: *const rdzv_agent,
-    out: *mut *mut rdzv_agent_result,
+    out: *mut rdzv_agent_result,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(agent, error, &mut |agent| {
-            let out = out_pointer(out, "out")?;
             let result = agent.enter()?.result();
             let not_ended = || Fault::new(RDZV_UNSUPPORTED, "the agent has not ended");
-            out.put(result_handle(result.ok_or_else(not_ended)?));
-            Ok(())
+            agent.put_result(result.ok_or_else(not_ended)?, out)
         })
     }
 }
 
-/// Requests the agent to stop its workers and end. A second call kills the workers without waiting for
-/// them. Any thread may call this, but not a signal handler. NULL is ignored.
+/// Requests the agent to stop its workers and to end. `signal` (1 to 64) is sent to the workers, as a
+/// launcher passes on the signal that it receives; 0 stands for the stop signal of the options. A second
+/// request kills the workers without waiting for them. Any thread may call this, but not a signal
+/// handler.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_stop(agent: *const rdzv_agent) {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(agent, (), |agent| agent.control.stop()) };
-}
-
-/// Requests the agent to stop its workers with signal `signal` (1 to 64) and to end, as a launcher does
-/// when it receives that signal. Any thread may call this.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_stop_by_signal(
+pub unsafe extern "C" fn rdzv_agent_stop(
     agent: *const rdzv_agent,
     signal: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        operate(agent, error, &mut |agent| {
-            agent.control.stop_by_signal(checked_signal(signal)?);
+        // Not through the poison: an agent that panicked in a loop has workers still.
+        guard::call(error, &mut || {
+            let control = &reference(agent, "agent")?.control;
+            match signal {
+                0 => control.stop(),
+                signal => control.stop_by_signal(checked_signal(signal)?),
+            }
             Ok(())
         })
     }
@@ -329,18 +305,18 @@ fn checked_signal(signal: i32) -> Result<i32, Fault> {
     }
 }
 
-/// Returns a snapshot of the worker group. Any thread may call this. On success the caller owns `*out` and
-/// frees it with `rdzv_worker_group_free`.
+/// Returns the workers at this moment. Any thread may call this. On success the caller owns `*out` and
+/// frees it with `rdzv_worker_group_free`; any thread may read it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_get_worker_group(
     agent: *const rdzv_agent,
-    out: *mut *mut rdzv_worker_group,
+    out: *mut *const rdzv_worker_group,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         operate(agent, error, &mut |agent| {
-            out_pointer(out, "out")?.put(group_handle(agent.control.worker_group()));
+            out_pointer(out, "out")?.put(OwnedGroup::new(&agent.control.worker_group()).into_handle());
             Ok(())
         })
     }

@@ -1,16 +1,16 @@
 //! Agent events.
 
 use crate::context::struct_size;
+use crate::fault::c_string;
 use crate::guard;
-use crate::worker_group::rdzv_worker_group;
+use crate::worker_group::{OwnedGroup, rdzv_worker_group};
 use rendezvous_agent::driver::agent::{AgentEvent, Moment};
 use rendezvous_agent::group::WorkerGroup;
 use rendezvous_agent::phase::Phase;
 use rendezvous_agent::reason::Reason;
 use rendezvous_agent::supervisor::Notice;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::null;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The agent has not started.
@@ -48,8 +48,8 @@ pub const RDZV_AGENT_EVENT_GAVE_UP: i32 = 5;
 pub const RDZV_AGENT_EVENT_WORKERS_FAILED: i32 = 6;
 /// The agent has ended; `rdzv_agent_get_result` returns its result.
 pub const RDZV_AGENT_EVENT_OVER: i32 = 7;
-/// A timer set by a worker expired; `message` names the timer and the worker. `local_rank` is the worker's,
-/// or 4294967295 if the process that set the timer has left its worker.
+/// A timer set by a worker expired; `message` names the timer and the worker. `local_rank` is the
+/// worker's, or 4294967295 if the process that set the timer has left its worker.
 pub const RDZV_AGENT_EVENT_TIMER_EXPIRED: i32 = 8;
 /// Information for the user in `message`; the state of the agent does not change.
 pub const RDZV_AGENT_EVENT_REMARK: i32 = 9;
@@ -58,8 +58,9 @@ pub const RDZV_AGENT_EVENT_REMARK: i32 = 9;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_agent_event {
-    /// In an event that the library passes to a callback: the size of this struct in that library, in bytes;
-    /// fields beyond that size are absent. In an event that you request: set it as for `rdzv_event`.
+    /// In an event that the library passes to a callback: the size of this struct in that library, in
+    /// bytes; fields beyond that size are absent. In an event that you request: set it as for
+    /// `rdzv_event`.
     pub struct_size: u32,
     /// One of the `RDZV_AGENT_EVENT_` numbers; later versions may add more.
     pub kind: i32,
@@ -87,17 +88,15 @@ pub struct rdzv_agent_event {
     pub assign_us: i64,
     /// Time taken to start all workers, in microseconds.
     pub start_us: i64,
-    /// UTF-8, not NUL-terminated; valid as long as the event.
-    pub message: *const u8,
-    /// Length of `message` in bytes.
-    pub message_len: usize,
-    /// Worker group at the time of the event; `rdzv_agent_get_worker_group` may return a later state. Valid as
+    /// Text for the user; may be empty. Valid as long as the event.
+    pub message: *const c_char,
+    /// Workers at the time of the event; `rdzv_agent_get_worker_group` may return a later state. Valid as
     /// long as the event; do not free it.
     pub group: *const rdzv_worker_group,
 }
 
 /// Size of `rdzv_agent_event` in the first release of the header.
-pub(crate) const EVENT_FIRST_SIZE: usize = 104;
+pub(crate) const EVENT_FIRST_SIZE: usize = 96;
 
 const NO_EVENT: rdzv_agent_event = rdzv_agent_event {
     struct_size: 0,
@@ -115,12 +114,11 @@ const NO_EVENT: rdzv_agent_event = rdzv_agent_event {
     assign_us: 0,
     start_us: 0,
     message: null(),
-    message_len: 0,
     group: null(),
 };
 
-/// Callback for the events of an agent; the event is valid during the call only. It must not throw. It may
-/// stop the agent, signal its workers and read its worker group, but must not run or free the agent.
+/// Callback for the events of an agent; the event is valid during the call only. It must not throw. It
+/// may stop the agent, signal its workers and read its worker group, but must not run or free the agent.
 pub type rdzv_agent_listener =
     Option<unsafe extern "C" fn(user_data: *mut c_void, event: *const rdzv_agent_event)>;
 
@@ -137,15 +135,15 @@ fn micros(span: Duration) -> i64 {
 #[derive(Debug)]
 pub(crate) struct AgentEventView {
     event: rdzv_agent_event,
-    message: String,
-    group: rdzv_worker_group,
+    message: CString,
+    group: OwnedGroup,
 }
 
 impl AgentEventView {
     pub(crate) fn new(event: &AgentEvent, moment: &Moment) -> Self {
         let (event, message) = projected(event, &moment.group);
         let event = rdzv_agent_event { restarts_left: moment.restarts_left, ..event };
-        Self { event, message, group: rdzv_worker_group { group: Arc::clone(&moment.group) } }
+        Self { event, message: c_string(message), group: OwnedGroup::new(&moment.group) }
     }
 
     /// Returns the event with its pointers set; valid while `self` is neither moved nor dropped.
@@ -153,8 +151,7 @@ impl AgentEventView {
         rdzv_agent_event {
             struct_size: struct_size::<rdzv_agent_event>(),
             message: self.message.as_ptr(),
-            message_len: self.message.len(),
-            group: &raw const self.group,
+            group: self.group.view(),
             ..self.event
         }
     }

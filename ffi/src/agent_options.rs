@@ -1,22 +1,21 @@
 //! Agent options.
 
-use crate::argument::{bytes, invalid, list, out_pointer, rdzv_bytes, reference_mut, text};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
+use crate::argument::{c_text, invalid, items, positive_ms};
+use crate::fault::Fault;
 use crate::rendezvous_fault::invalid_fault;
-use crate::status::rdzv_status;
+use crate::sized;
 use crate::worker_function::{FunctionCode, rdzv_worker_fn};
-use rendezvous_agent::driver::agent::LocalEntry;
-use rendezvous_agent::driver::process::find_program;
+use rendezvous_agent::driver::agent::{AgentOptions, LocalEntry, LocalOptions, LocalWorkers};
+use rendezvous_agent::driver::process::{find_program, numactl};
 use rendezvous_agent::environment::Devices;
-use rendezvous_agent::events::Watched;
 use rendezvous_agent::log_layout::{Files, LogSettings};
+use rendezvous_agent::numa::NumaBinding;
 use rendezvous_agent::spec::{RankAssignment, WorkerSpec};
 use rendezvous_agent::streams::{LocalRanksFilter, StdSetting, parse_needles};
+use rendezvous_core::driver::rendezvous::host_name;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
-use std::ffi::{OsStr, OsString, c_void};
+use std::ffi::{CStr, OsStr, OsString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Workers see the devices that the agent sees.
@@ -24,651 +23,404 @@ pub const RDZV_DEVICES_ALL: i32 = 0;
 /// Each worker sees one device, chosen by its local rank, and its `LOCAL_RANK` is 0.
 pub const RDZV_DEVICES_ONE_EACH: i32 = 1;
 
+/// Workers run on any processors.
+pub const RDZV_NUMA_NONE: i32 = 0;
+/// Each worker runs on the processors of its NUMA node.
+pub const RDZV_NUMA_NODE: i32 = 1;
+/// Each worker runs on the processors of its NUMA node's socket.
+pub const RDZV_NUMA_SOCKET: i32 = 2;
+/// Each worker runs on its own share of the cores of its NUMA node.
+pub const RDZV_NUMA_EXCLUSIVE: i32 = 3;
+/// Each worker runs on cores of its NUMA node that share a cache.
+pub const RDZV_NUMA_CORE_COMPLEX: i32 = 4;
+
 /// Agents exchange their roles and sizes through the round's store.
 pub const RDZV_RANKS_THROUGH_STORE: i32 = 0;
 /// All agents have the same number of workers and one role; each agent computes its ranks without
 /// communication.
 pub const RDZV_RANKS_IDENTICAL: i32 = 1;
 
-/// Options of an agent. One thread at a time may use them. An agent copies what it needs.
-#[derive(Debug)]
+/// Options of an agent. A zeroed struct with `struct_size`, and with a program or a function, is
+/// complete: 0 and NULL stand for the default of a field. Program, arguments, environment and paths may
+/// be any bytes; the other strings are UTF-8. Times are in milliseconds. There is no value that means for
+/// ever; a time of many years is accepted.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct rdzv_agent_options {
-    pub(crate) spec: WorkerSpec,
-    pub(crate) entry: Option<LocalEntry>,
-    pub(crate) arguments: Vec<OsString>,
-    pub(crate) entry_name: String,
-    pub(crate) environment: Vec<(OsString, OsString)>,
-    pub(crate) directory: Option<PathBuf>,
-    pub(crate) devices: Devices,
-    pub(crate) name: Option<String>,
-    pub(crate) local_addr: Option<String>,
-    pub(crate) listen_addr: Option<String>,
-    pub(crate) master: Option<RendezvousStoreInfo>,
-    pub(crate) logs: LogSettings,
-    pub(crate) log_dir: Option<PathBuf>,
-    pub(crate) stuck_timeout: Option<Duration>,
-    pub(crate) timer_file: Option<PathBuf>,
+    /// Must be `sizeof(rdzv_agent_options)`.
+    pub struct_size: u32,
+    /// Number of workers, at most 4,096. Default 1.
+    pub local_world_size: u32,
+    /// Program that each worker runs. A name without a slash is searched for in the directories of `PATH`
+    /// when the agent is created. Any other name is a path relative to the current directory of the
+    /// calling process, whatever the workers' directory is. NULL: the workers run `function`.
+    pub program: *const c_char,
+    /// Function of the calling program that each worker runs; see `rdzv_worker_fn`. NULL: the workers run
+    /// `program`. `rdzv_agent_new_custom` ignores both.
+    pub function: rdzv_worker_fn,
+    /// Passed to `function`.
+    pub user_data: *mut c_void,
+    /// Arguments of the program, without its name, or of the function. `${local_rank}` is replaced by the
+    /// worker's local rank and `$$` by `$`.
+    pub arguments: *const *const c_char,
+    /// Number of `arguments`.
+    pub argument_count: usize,
+    /// Variables of the workers' environment as `NAME=VALUE`. They override those that the workers
+    /// inherit from the agent's process and those that the agent sets for every worker.
+    pub environment: *const *const c_char,
+    /// Number of variables in `environment`.
+    pub environment_count: usize,
+    /// Working directory of the workers. Default: that of the agent's process.
+    pub directory: *const c_char,
+    /// Role of the workers; workers of the same role are also ranked among themselves. Default `default`.
+    pub role: *const c_char,
+    /// Name of this host in reports. Default: the system's host name.
+    pub host_name: *const c_char,
+    /// Address at which workers of other nodes reach this node if it hosts the round's store. Default:
+    /// the address known to the rendezvous; for a group of one node 127.0.0.1, except with custom
+    /// workers, which may run on any host. The address need not belong to this host (address translation,
+    /// containers): see `listen_addr`.
+    pub local_addr: *const c_char,
+    /// Address on which this node listens if it hosts the round's store. Default: `local_addr` if this
+    /// host has it, otherwise the address by which this host reaches the rendezvous server; every
+    /// interface if this host's own name leads elsewhere.
+    pub listen_addr: *const c_char,
+    /// Address of an existing store for the workers of every round, with `master_port`. Default: each
+    /// round has its own store, served by the agent of rank 0.
+    pub master_addr: *const c_char,
+    /// Port of the existing store; without `master_addr` the port of the store that this agent serves.
+    /// Default: any free port.
+    pub master_port: u16,
+    /// Unused; set to 0.
+    pub reserved: u16,
+    /// How workers get their ranks: `RDZV_RANKS_THROUGH_STORE` (the default) or `RDZV_RANKS_IDENTICAL`.
+    pub rank_assignment: i32,
+    /// Devices that a worker sees: `RDZV_DEVICES_ALL` (the default) or `RDZV_DEVICES_ONE_EACH`.
+    pub devices: i32,
+    /// Number of restarts after failures of the agent's own workers. Default 3; -1: none. Restarts due to
+    /// a change of membership do not count.
+    pub max_restarts: i32,
+    /// Signal (1 to 64) that stops workers. Default SIGTERM.
+    pub stop_signal: i32,
+    /// Processors of a worker: one of the `RDZV_NUMA_` numbers. Default `RDZV_NUMA_NONE`. The others need
+    /// a `program` for the workers and the program `numactl`, which is searched for in `PATH`.
+    pub numa_binding: i32,
+    /// Time that workers have to end after the stop signal; then they are killed. Default 30,000; -1:
+    /// they are killed at once.
+    pub stop_timeout_ms: i64,
+    /// Time that processes that workers leave behind have to end once no worker is alive; then they are
+    /// killed. `stop_timeout_ms` still applies. An event names them at once. Default 3,000; -1: they are
+    /// killed at once. Custom workers report the workers only.
+    pub leftover_timeout_ms: i64,
+    /// Time until the agent gives up on killed workers that do not disappear. Default 5,000.
+    pub kill_timeout_ms: i64,
+    /// Time in which all workers of an attempt must start; then the attempt has failed. The limit exists
+    /// because loading a program from an unresponsive file system can block for ever. Default 300,000.
+    pub start_timeout_ms: i64,
+    /// Longest pause before a restart. Pauses apply when consecutive starts fail early, that is, when
+    /// their workers ran for less than this time. The first restart follows at once, the second after 100
+    /// ms, and each further pause is twice as long. Default 10,000; -1: no pauses.
+    pub restart_backoff_ms: i64,
+    /// Time for which agents whose workers have succeeded wait for the others at the exit barrier.
+    /// Default: as long as workers of other agents run if the rendezvous reports deaths (`rdzv`), so that
+    /// the slowest live worker ends the wait; otherwise (`static`, most custom backends) 300,000. -1: the
+    /// agent does not wait.
+    pub exit_barrier_timeout_ms: i64,
+    /// Time for which the agent waits for the other agents when ranks are assigned. Default 60,000.
+    pub assign_timeout_ms: i64,
+    /// Interval at which the agent polls for waiting nodes if the rendezvous does not report them.
+    /// Default 1,000.
+    pub monitor_interval_ms: i64,
+    /// Time for which a worker may hang in the kernel (state D), where signals do not reach it. Then the
+    /// group is `RDZV_WORKERS_UNHEALTHY` and the agent ends with `RDZV_OUTCOME_FAILED`, because a restart
+    /// cannot help. Default: not checked.
+    pub stuck_timeout_ms: i64,
+    /// Path of a named pipe through which workers set timers, by the protocol of PyTorch's file timers.
+    /// The agent creates the pipe, removes it when the agent is freed, and passes the path to workers in
+    /// `TORCHELASTIC_TIMER_FILE`. When a timer expires, the process that set it is killed, which counts
+    /// as a failure of its worker. An existing pipe without a reader, as a killed agent leaves it, is
+    /// replaced. Default: no pipe.
+    pub timer_file: *const c_char,
+    /// Directory in which the run's directory with log files and error files is created; `/dev/null` for
+    /// none of these files. Default: a new directory for temporary files.
+    pub log_dir: *const c_char,
+    /// Streams of the workers that go to files instead of the console: `0` none, `1` stdout, `2` stderr,
+    /// `3` both, or `RANK:N,RANK:N` by local rank. Default `0`: stdout is inherited, and stderr is
+    /// forwarded to that of the agent's process.
+    pub redirects: *const c_char,
+    /// Streams that go to files and also, with a prefix, to the console, as in `redirects`. Default `0`.
+    pub tee: *const c_char,
+    /// Prefix of a line on the console: a template with `${role_name}`, `${local_rank}`, `${rank}` and
+    /// `${hostname}`. Default `[ROLE][LOCAL RANK]:`.
+    pub line_prefix: *const c_char,
+    /// Workers whose output the console shows, for example `0,2`. Default: all.
+    pub local_ranks_filter: *const c_char,
+    /// Comma-separated substrings: lines of tee'd standard output that contain one of them are also
+    /// written to one file for all workers. Default: no such file.
+    pub duplicate_stdout_filters: *const c_char,
+    /// The same for standard error.
+    pub duplicate_stderr_filters: *const c_char,
 }
 
-impl rdzv_agent_options {
-    pub(crate) const fn watched(&self) -> Watched {
-        match self.timer_file {
-            Some(_) => Watched::ByTimers,
-            None => Watched::No,
+/// Size of `rdzv_agent_options` in the first release of the header.
+const FIRST_SIZE: usize = 272;
+
+/// Returns the time in a field of options; 0 stands for the default.
+fn time(millis: i64, default: Duration, name: &str) -> Result<Duration, Fault> {
+    if millis == 0 { Ok(default) } else { positive_ms(millis, name) }
+}
+
+/// Does the same for a field where -1 stands for no time at all.
+fn time_or_none(millis: i64, default: Duration, name: &str) -> Result<Duration, Fault> {
+    if millis == -1 { Ok(Duration::ZERO) } else { time(millis, default, name) }
+}
+
+#[expect(clippy::disallowed_methods, reason = "as execvp searches PATH")]
+fn search_path() -> Option<OsString> {
+    std::env::var_os("PATH")
+}
+
+/// Returns a string that may be any bytes; NULL is `None`.
+unsafe fn os_text<'a>(text: *const c_char) -> Option<&'a OsStr> {
+    // SAFETY: the caller of the C function promises a string that ends with NUL.
+    (!text.is_null()).then(|| unsafe { os(CStr::from_ptr(text)) })
+}
+
+fn os(text: &CStr) -> &OsStr {
+    OsStr::from_bytes(text.to_bytes())
+}
+
+/// Returns the items of an array of strings that may be any bytes.
+unsafe fn c_strings<'a>(
+    array: *const *const c_char,
+    count: usize,
+    name: &str,
+) -> Result<Vec<&'a CStr>, Fault> {
+    // SAFETY: passed on unchanged.
+    let found = unsafe { items(array, count, name) }?.iter().enumerate().map(|(index, item)| {
+        if item.is_null() {
+            return Err(invalid(format!("`{name}[{index}]` is NULL")));
         }
-    }
+        // SAFETY: the caller of the C function promises that each item ends with NUL.
+        Ok(unsafe { CStr::from_ptr(*item) })
+    });
+    found.collect()
 }
 
-/// Runs a setter inside the panic guard.
-unsafe fn set(
-    options: *mut rdzv_agent_options,
-    error: *mut *mut rdzv_error,
-    body: impl Fn(&mut rdzv_agent_options) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe { guard::call(error, &mut || body(reference_mut(options, "options")?)) }
-}
-
-/// Converts milliseconds to a duration; 0 is allowed.
-fn span(millis: i64, name: &str) -> Result<Duration, Fault> {
-    let millis_or = u64::try_from(millis);
-    millis_or
-        .map(Duration::from_millis)
-        .map_err(|_| invalid(format!("`{name}` is {millis} ms; it must be at least 0")))
-}
-
-/// Creates options for `local_world_size` workers (1 to 4096) of the role `default`. Next, set what the
-/// workers run with `rdzv_agent_options_set_program` or `_set_function`, or neither for
-/// `rdzv_agent_new_custom`. On success the caller owns `*out` and frees it with `rdzv_agent_options_free`.
-/// Conflicts between options are reported by `rdzv_agent_new`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_new(
-    local_world_size: u32,
-    out: *mut *mut rdzv_agent_options,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let spec = WorkerSpec::new(local_world_size);
-            spec.check().map_err(|error| invalid_fault(&error))?;
-            out.put(Box::into_raw(Box::new(rdzv_agent_options {
-                spec,
-                entry: None,
-                arguments: Vec::new(),
-                entry_name: "workers".into(),
-                environment: Vec::new(),
-                directory: None,
-                devices: Devices::All,
-                name: None,
-                local_addr: None,
-                listen_addr: None,
-                master: None,
-                logs: LogSettings::default(),
-                log_dir: None,
-                stuck_timeout: None,
-                timer_file: None,
-            })));
-            Ok(())
-        })
-    }
-}
-
-/// Frees options. NULL is ignored.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_free(options: *mut rdzv_agent_options) {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(options) };
-}
-
-/// Sets the program that each worker runs, and its arguments. In an argument, `${local_rank}` is replaced
-/// by the worker's local rank and `$$` by `$`. The library passes the program's name as argument 0, so
-/// `arguments` starts with argument 1. A name without a slash is searched for in the directories of `PATH`,
-/// during this call. Any other name is a path relative to the current directory of the calling process,
-/// whatever the workers' directory is.
-///
-/// Errors: `RDZV_INVALID_ARGUMENT` if the program does not exist or is not executable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_program(
-    options: *mut rdzv_agent_options,
-    program: *const u8,
-    program_len: usize,
-    arguments: *const rdzv_bytes,
-    argument_count: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            let name = OsStr::from_bytes(bytes(program, program_len, "program")?);
-            let arguments = list(arguments, argument_count, "arguments")?;
-            #[expect(clippy::disallowed_methods, reason = "as execvp searches PATH")]
-            let found = find_program(name, std::env::var_os("PATH").as_deref());
-            options.entry = Some(LocalEntry::Program(found.map_err(|error| invalid_fault(&error))?));
-            options.entry_name = name.to_string_lossy().into_owned();
-            options.arguments = vec![name.into()];
-            options
-                .arguments
-                .extend(arguments.into_iter().map(|argument| OsStr::from_bytes(argument).into()));
-            Ok(())
-        })
-    }
-}
-
-/// Sets a function of the calling program that each worker runs. Each worker is a process of its own,
-/// forked from the guard process that `rdzv_agent_new` forked from the program. The function sees the
-/// program's memory as it was at that fork. Only the function's own thread exists. A lock that another
-/// thread held stays locked for ever, except the allocator's. Only descriptors 0 to 2 are open, signals
-/// have their default actions, and the environment is that of a worker. When the function returns, the
-/// process exits at once; the lowest 8 bits of the return value are the exit code. Exit handlers do not run
-/// and unflushed output is lost. An exception must not leave the function. A worker may return up to 256
-/// MiB with `rdzv_worker_call_return`. If possible, create the agent before the program starts other
-/// threads.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_function(
-    options: *mut rdzv_agent_options,
-    function: rdzv_worker_fn,
-    user_data: *mut c_void,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            let function = function.ok_or_else(|| invalid("`function` is NULL"))?;
-            options.entry = Some(LocalEntry::Function(FunctionCode::new(function, user_data).registered()));
-            options.entry_name = "function".into();
-            Ok(())
-        })
-    }
-}
-
-/// Sets the arguments of the function, or replaces those of the program including argument 0.
-/// `${local_rank}` is replaced as in `rdzv_agent_options_set_program`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_arguments(
-    options: *mut rdzv_agent_options,
-    arguments: *const rdzv_bytes,
-    argument_count: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            let arguments = list(arguments, argument_count, "arguments")?;
-            options.arguments =
-                arguments.into_iter().map(|argument| OsStr::from_bytes(argument).into()).collect();
-            Ok(())
-        })
-    }
-}
-
-/// Sets one variable of the workers' environment. It overrides the variable inherited from the agent's
-/// process and the variables that the agent sets for every worker.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_variable(
-    options: *mut rdzv_agent_options,
-    name: *const u8,
-    name_len: usize,
-    value: *const u8,
-    value_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            let (name, value) = (bytes(name, name_len, "name")?, bytes(value, value_len, "value")?);
-            if name.is_empty() || name.contains(&b'=') || name.contains(&0) || value.contains(&0) {
-                return Err(invalid("`name` is empty or contains `=` or NUL, or `value` contains NUL"));
-            }
-            options.environment.push((OsStr::from_bytes(name).into(), OsStr::from_bytes(value).into()));
-            Ok(())
-        })
-    }
-}
-
-/// Sets the workers' working directory. Default: the working directory of the agent's process.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_directory(
-    options: *mut rdzv_agent_options,
-    directory: *const u8,
-    directory_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.directory = Some(path(directory, directory_len, "directory")?);
-            Ok(())
-        })
-    }
-}
-
-unsafe fn path(data: *const u8, len: usize, name: &str) -> Result<PathBuf, Fault> {
+unsafe fn owned_text(text: *const c_char, name: &str) -> Result<Option<String>, Fault> {
     // SAFETY: passed on unchanged.
-    Ok(OsStr::from_bytes(unsafe { bytes(data, len, name) }?).into())
+    unsafe { c_text(text, name) }.map(|text| text.map(Into::into))
 }
 
-/// Sets the role of the workers; workers of the same role are also ranked among themselves. Default
-/// `default`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_role(
-    options: *mut rdzv_agent_options,
-    role: *const u8,
-    role_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.spec.role = text(role, role_len, "role")?.into();
-            Ok(())
-        })
-    }
-}
-
-/// Sets the name of this host in reports. Default: the system's host name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_name(
-    options: *mut rdzv_agent_options,
-    name: *const u8,
-    name_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.name = Some(text(name, name_len, "name")?.into());
-            Ok(())
-        })
-    }
-}
-
-/// Sets how many times the group may be restarted after a failure of its own workers; 0 means never.
-/// Default 3. Restarts due to a change of membership do not count.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_max_restarts(
-    options: *mut rdzv_agent_options,
-    max_restarts: u32,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.spec.max_restarts = max_restarts;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the longest pause before a restart, in milliseconds; 0 means no pauses. Default 10,000. Pauses
-/// apply when consecutive starts fail early, that is, when their workers ran for less than this time. The
-/// first restart follows at once, the second after 100 ms, and each further pause is twice as long.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_restart_backoff_ms(
-    options: *mut rdzv_agent_options,
-    restart_backoff_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.spec.restart_backoff = span(restart_backoff_ms, "restart_backoff_ms")?;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the signal (1 to 64) that stops workers and the time they have to end, in milliseconds; after that
-/// they are killed. 0 ms kills them at once. Default SIGTERM, 30,000.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_stop(
-    options: *mut rdzv_agent_options,
-    signal: i32,
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            let stop_timeout = span(timeout_ms, "timeout_ms")?;
-            let spec = WorkerSpec { stop_signal: signal, stop_timeout, ..options.spec.clone() };
-            spec.check().map_err(|error| invalid_fault(&error))?;
-            options.spec = spec;
-            Ok(())
-        })
-    }
-}
-
-/// Sets how long processes that workers leave behind may take to end once no worker is alive, in
-/// milliseconds; after that they are killed. A remark names them at once. 0 kills them at once; the stop
-/// timeout still applies. Default 3,000. This does not apply to custom workers, which report the workers
-/// only.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_leftover_timeout_ms(
-    options: *mut rdzv_agent_options,
-    leftover_timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.spec.leftover_timeout = span(leftover_timeout_ms, "leftover_timeout_ms")?;
-            Ok(())
-        })
-    }
-}
-
-/// Sets how long killed workers may take to disappear before the agent gives up on them, in milliseconds.
-/// Default 5,000.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_kill_timeout_ms(
-    options: *mut rdzv_agent_options,
-    kill_timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.spec.kill_timeout = span(kill_timeout_ms, "kill_timeout_ms")?;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the interval at which the agent polls for waiting nodes if the rendezvous does not report them, in
-/// milliseconds, above 0. Default 1,000.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_monitor_interval_ms(
-    options: *mut rdzv_agent_options,
-    monitor_interval_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.spec.monitor_interval =
-                crate::argument::positive_ms(monitor_interval_ms, "monitor_interval_ms")?;
-            Ok(())
-        })
-    }
-}
-
-/// Sets how long all workers of an attempt may take to start, in milliseconds, above 0; after that the
-/// attempt has failed. The limit exists because loading a program from an unresponsive file system can
-/// block for ever. Default 300,000.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_start_timeout_ms(
-    options: *mut rdzv_agent_options,
-    start_timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.spec.start_timeout = crate::argument::positive_ms(start_timeout_ms, "start_timeout_ms")?;
-            Ok(())
-        })
-    }
-}
-
-/// Sets how long agents whose workers have succeeded wait for the others at the exit barrier, in
-/// milliseconds, with every backend. By default they wait as long as workers of other agents run if the
-/// rendezvous reports deaths (`rdzv`), so the slowest live worker ends the wait, and otherwise (`static`,
-/// most custom backends) 300,000.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_exit_barrier_timeout_ms(
-    options: *mut rdzv_agent_options,
-    exit_barrier_timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.spec.exit_barrier_timeout =
-                Some(span(exit_barrier_timeout_ms, "exit_barrier_timeout_ms")?);
-            Ok(())
-        })
-    }
-}
-
-/// Sets how workers get their ranks, `RDZV_RANKS_THROUGH_STORE` (the default) or `RDZV_RANKS_IDENTICAL`,
-/// and how long the agent waits for the other agents in that step, in milliseconds. Default 60,000.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_rank_assignment(
-    options: *mut rdzv_agent_options,
-    assignment: i32,
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            let assign_timeout = span(timeout_ms, "timeout_ms")?;
-            options.spec.rank_assignment = match assignment {
-                RDZV_RANKS_THROUGH_STORE => RankAssignment::ThroughStore,
-                RDZV_RANKS_IDENTICAL => RankAssignment::Identical,
-                other => return Err(invalid(format!("`assignment` is {other}, not an RDZV_RANKS_ number"))),
-            };
-            options.spec.assign_timeout = assign_timeout;
-            Ok(())
-        })
-    }
-}
-
-/// Sets which devices a worker sees: `RDZV_DEVICES_ALL` (the default) or `RDZV_DEVICES_ONE_EACH`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_devices(
-    options: *mut rdzv_agent_options,
-    devices: i32,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.devices = match devices {
-                RDZV_DEVICES_ALL => Devices::All,
-                RDZV_DEVICES_ONE_EACH => Devices::OneEach,
-                other => return Err(invalid(format!("`devices` is {other}, not an RDZV_DEVICES_ number"))),
-            };
-            Ok(())
-        })
-    }
-}
-
-/// Sets the address at which workers of other nodes reach this node if it hosts the round's store. Default:
-/// the address known to the rendezvous; for a group of one node 127.0.0.1, except with custom workers,
-/// which may run on any host. The address need not belong to this host (address translation, containers):
-/// see `rdzv_agent_options_set_listen_addr`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_local_addr(
-    options: *mut rdzv_agent_options,
-    address: *const u8,
-    address_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.local_addr = Some(text(address, address_len, "address")?.into());
-            Ok(())
-        })
-    }
-}
-
-/// Sets the address on which this node listens if it hosts the round's store. Default: the address of
-/// `rdzv_agent_options_set_local_addr` if this host has it, otherwise the address by which this host reaches
-/// the rendezvous server; every interface if this host's own name leads elsewhere.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_listen_addr(
-    options: *mut rdzv_agent_options,
-    address: *const u8,
-    address_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.listen_addr = Some(text(address, address_len, "address")?.into());
-            Ok(())
-        })
-    }
-}
-
-/// Sets the address and port of an existing store for the workers of every round. Default: each round has
-/// its own store, served by the agent of rank 0.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_master(
-    options: *mut rdzv_agent_options,
-    address: *const u8,
-    address_len: usize,
-    port: u16,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            let master_addr = text(address, address_len, "address")?.to_owned();
-            options.master = Some(RendezvousStoreInfo { master_addr, master_port: port });
-            Ok(())
-        })
-    }
-}
-
-/// Sets the directory in which the run's directory with log files and error files is created. Default: a
-/// new directory for temporary files. `/dev/null` disables these files.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_log_dir(
-    options: *mut rdzv_agent_options,
-    directory: *const u8,
-    directory_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.log_dir = Some(path(directory, directory_len, "directory")?);
-            options.logs.files = Files::in_folder(bytes(directory, directory_len, "directory")?);
-            Ok(())
-        })
-    }
-}
-
-/// Selects the workers' streams that go to files instead of the console: `0` none, `1` stdout, `2` stderr,
-/// `3` both, or `RANK:N,RANK:N` by local rank. Default `0`: stdout is inherited, and stderr is forwarded to
-/// that of the agent's process.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_redirects(
-    options: *mut rdzv_agent_options,
-    redirects: *const u8,
-    redirects_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.logs.redirects = streams(redirects, redirects_len, "redirects")?;
-            Ok(())
-        })
-    }
-}
-
-unsafe fn streams(data: *const u8, len: usize, name: &str) -> Result<StdSetting, Fault> {
+unsafe fn streams(text: *const c_char, name: &str) -> Result<StdSetting, Fault> {
     // SAFETY: passed on unchanged.
-    let text = unsafe { text(data, len, name) }?;
+    let Some(text) = (unsafe { c_text(text, name) })? else { return Ok(StdSetting::default()) };
     StdSetting::parse(text).map_err(|error| invalid_fault(&error))
 }
 
-/// Selects the streams that go to files and also, with a prefix, to the console; the syntax is that of
-/// `rdzv_agent_options_set_redirects`. `prefix` is a template with `${role_name}`, `${local_rank}`,
-/// `${rank}` and `${hostname}`; empty for `[ROLE][LOCAL RANK]:`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_tee(
-    options: *mut rdzv_agent_options,
-    tee: *const u8,
-    tee_len: usize,
-    prefix: *const u8,
-    prefix_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            let prefix = text(prefix, prefix_len, "prefix")?;
-            options.logs.tee = streams(tee, tee_len, "tee")?;
-            options.logs.prefix_template = Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty());
-            Ok(())
+/// Options whose strings live as long as the call that got them.
+pub(crate) struct GivenOptions(rdzv_agent_options);
+
+impl GivenOptions {
+    /// Reads the caller's version of the options.
+    ///
+    /// # Errors
+    ///
+    /// NULL, or a size that is too small.
+    pub(crate) unsafe fn read(options: *const rdzv_agent_options) -> Result<Self, Fault> {
+        // SAFETY: NULL or valid, as the caller of the C function promises; all fields may be zero.
+        unsafe { sized::get_or_zero(options, FIRST_SIZE, "options") }.map(Self)
+    }
+
+    pub(crate) const fn has_timers(&self) -> bool {
+        !self.0.timer_file.is_null()
+    }
+
+    pub(crate) unsafe fn timer_file(&self) -> Option<&OsStr> {
+        // SAFETY: the strings live until the call returns.
+        unsafe { os_text(self.0.timer_file) }
+    }
+
+    pub(crate) fn stuck_timeout(&self) -> Result<Option<Duration>, Fault> {
+        time(self.0.stuck_timeout_ms, Duration::ZERO, "stuck_timeout_ms")
+            .map(|timeout| Some(timeout).filter(|timeout| !timeout.is_zero()))
+    }
+
+    pub(crate) fn devices(&self) -> Result<Devices, Fault> {
+        match self.0.devices {
+            RDZV_DEVICES_ALL => Ok(Devices::All),
+            RDZV_DEVICES_ONE_EACH => Ok(Devices::OneEach),
+            other => Err(invalid(format!("`devices` is {other}, not an RDZV_DEVICES_ number"))),
+        }
+    }
+
+    /// Finds what binds workers to processors, and returns the step that applies it to them.
+    pub(crate) fn bind(&self, local_world_size: u32) -> Result<impl FnOnce(&mut LocalWorkers), Fault> {
+        let bound =
+            self.numa_binding()?.map(|binding| numactl(binding, local_world_size, search_path().as_deref()));
+        let bound = bound.transpose().map_err(|error| invalid(format!("`numa_binding`: {error}")))?;
+        Ok(move |workers: &mut LocalWorkers| {
+            if let Some((program, arguments)) = bound {
+                workers.run_through(program, arguments);
+            }
         })
     }
-}
 
-/// Selects the workers whose output the console shows, for example `0,2`; empty, the default, selects all.
-/// The two filters are comma-separated substrings: lines of tee'd streams that contain one of them are also
-/// written to one file for all workers.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_console_filters(
-    options: *mut rdzv_agent_options,
-    local_ranks: *const u8,
-    local_ranks_len: usize,
-    stdout_filters: *const u8,
-    stdout_filters_len: usize,
-    stderr_filters: *const u8,
-    stderr_filters_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            let stdout_filters = text(stdout_filters, stdout_filters_len, "stdout_filters")?;
-            let stderr_filters = text(stderr_filters, stderr_filters_len, "stderr_filters")?;
-            let local_ranks = text(local_ranks, local_ranks_len, "local_ranks")?;
-            options.logs.local_ranks =
-                LocalRanksFilter::parse(local_ranks).map_err(|error| invalid_fault(&error))?;
-            options.logs.stdout_needles = parse_needles(stdout_filters);
-            options.logs.stderr_needles = parse_needles(stderr_filters);
-            Ok(())
-        })
+    fn numa_binding(&self) -> Result<Option<NumaBinding>, Fault> {
+        let binding = match self.0.numa_binding {
+            RDZV_NUMA_NONE => return Ok(None),
+            RDZV_NUMA_NODE => NumaBinding::Node,
+            RDZV_NUMA_SOCKET => NumaBinding::Socket,
+            RDZV_NUMA_EXCLUSIVE => NumaBinding::Exclusive,
+            RDZV_NUMA_CORE_COMPLEX => NumaBinding::CoreComplex,
+            other => return Err(invalid(format!("`numa_binding` is {other}, not an RDZV_NUMA_ number"))),
+        };
+        if self.0.function.is_some() {
+            return Err(invalid("`numa_binding` needs a program; the workers run a function"));
+        }
+        Ok(Some(binding))
     }
-}
 
-/// Sets the path of a named pipe through which workers set timers, by the protocol of PyTorch's file
-/// timers. The agent creates the pipe, removes it when the agent is freed, and passes the path to workers
-/// in `TORCHELASTIC_TIMER_FILE`. When a timer expires, the process that set it is killed, which counts as a
-/// failure of its worker. Default: no pipe. An existing pipe without a reader, as a killed agent leaves it,
-/// is replaced.
-///
-/// Errors of `rdzv_agent_new`: `RDZV_IO` if the path exists and is not a pipe, or is a pipe with a reader.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_timer_file(
-    options: *mut rdzv_agent_options,
-    path: *const u8,
-    path_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            options.timer_file = Some(self::path(path, path_len, "path")?);
-            Ok(())
-        })
+    /// Returns what concerns every agent.
+    pub(crate) unsafe fn agent(&self) -> Result<AgentOptions, Fault> {
+        let of = &self.0;
+        // SAFETY: the strings live until the call returns.
+        unsafe {
+            let name = owned_text(of.host_name, "host_name")?.unwrap_or_else(host_name);
+            let store = |master_addr| RendezvousStoreInfo { master_addr, master_port: of.master_port };
+            Ok(AgentOptions {
+                spec: self.spec()?,
+                name,
+                entry_name: "workers".into(),
+                local_addr: owned_text(of.local_addr, "local_addr")?,
+                listen_addr: owned_text(of.listen_addr, "listen_addr")?,
+                master: owned_text(of.master_addr, "master_addr")?.map(store),
+            })
+        }
     }
-}
 
-/// Sets how long a worker may hang in the kernel (state D), where signals do not reach it, in milliseconds.
-/// After that the group is `RDZV_WORKERS_UNHEALTHY` and the agent ends with `RDZV_OUTCOME_FAILED`, because
-/// a restart cannot help. 0, the default, disables the check.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_agent_options_set_stuck_timeout_ms(
-    options: *mut rdzv_agent_options,
-    stuck_timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        set(options, error, |options| {
-            let timeout = span(stuck_timeout_ms, "stuck_timeout_ms")?;
-            options.stuck_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
-            Ok(())
-        })
+    unsafe fn spec(&self) -> Result<WorkerSpec, Fault> {
+        let of = &self.0;
+        let default = WorkerSpec::new(of.local_world_size.max(1));
+        let exit_barrier_timeout =
+            time_or_none(of.exit_barrier_timeout_ms, Duration::MAX, "exit_barrier_timeout_ms")?;
+        let spec = WorkerSpec {
+            // SAFETY: the strings live until the call returns.
+            role: unsafe { c_text(of.role, "role") }?.map_or(default.role, Into::into),
+            max_restarts: match of.max_restarts {
+                0 => default.max_restarts,
+                -1 => 0,
+                count => u32::try_from(count)
+                    .map_err(|_| invalid(format!("`max_restarts` is {count}; it must be at least -1")))?,
+            },
+            restart_backoff: time_or_none(
+                of.restart_backoff_ms,
+                default.restart_backoff,
+                "restart_backoff_ms",
+            )?,
+            monitor_interval: time(of.monitor_interval_ms, default.monitor_interval, "monitor_interval_ms")?,
+            start_timeout: time(of.start_timeout_ms, default.start_timeout, "start_timeout_ms")?,
+            stop_signal: if of.stop_signal == 0 { default.stop_signal } else { of.stop_signal },
+            stop_timeout: time_or_none(of.stop_timeout_ms, default.stop_timeout, "stop_timeout_ms")?,
+            leftover_timeout: time_or_none(
+                of.leftover_timeout_ms,
+                default.leftover_timeout,
+                "leftover_timeout_ms",
+            )?,
+            kill_timeout: time(of.kill_timeout_ms, default.kill_timeout, "kill_timeout_ms")?,
+            exit_barrier_timeout: Some(exit_barrier_timeout).filter(|timeout| *timeout != Duration::MAX),
+            rank_assignment: match of.rank_assignment {
+                RDZV_RANKS_THROUGH_STORE => RankAssignment::ThroughStore,
+                RDZV_RANKS_IDENTICAL => RankAssignment::Identical,
+                other => {
+                    return Err(invalid(format!("`rank_assignment` is {other}, not an RDZV_RANKS_ number")));
+                }
+            },
+            assign_timeout: time(of.assign_timeout_ms, default.assign_timeout, "assign_timeout_ms")?,
+            master_port: Some(of.master_port).filter(|port| of.master_addr.is_null() && *port != 0),
+            ..default
+        };
+        spec.check().map_err(|error| invalid_fault(&error))?;
+        Ok(spec)
+    }
+
+    /// Returns what concerns workers on this host, and the name of their program.
+    pub(crate) unsafe fn local(&self, host: String) -> Result<(LocalOptions, String), Fault> {
+        let of = &self.0;
+        // SAFETY: the strings and lists live until the call returns.
+        unsafe {
+            let (entry, name) = self.entry()?;
+            let mut arguments: Vec<OsString> = os_text(of.program).map(Into::into).into_iter().collect();
+            arguments.extend(
+                c_strings(of.arguments, of.argument_count, "arguments")?
+                    .into_iter()
+                    .map(|text| os(text).into()),
+            );
+            let local = LocalOptions {
+                entry,
+                arguments,
+                environment: self.environment()?,
+                directory: os_text(of.directory).map(Into::into),
+                devices: self.devices()?,
+                host,
+                logs: self.logs()?,
+                log_dir: os_text(of.log_dir).map(Into::into),
+            };
+            Ok((local, name))
+        }
+    }
+
+    unsafe fn entry(&self) -> Result<(LocalEntry, String), Fault> {
+        // SAFETY: the strings live until the call returns.
+        match (unsafe { os_text(self.0.program) }, self.0.function) {
+            (Some(name), None) => {
+                let found = find_program(name, search_path().as_deref());
+                let program = LocalEntry::Program(found.map_err(|error| invalid_fault(&error))?);
+                Ok((program, name.to_string_lossy().into_owned()))
+            }
+            (None, Some(function)) => {
+                let function = FunctionCode::new(function, self.0.user_data).registered();
+                Ok((LocalEntry::Function(function), "function".into()))
+            }
+            (None, None) => Err(invalid("the options have no program and no function")),
+            (Some(_), Some(_)) => Err(invalid("the options have a program and a function; set one of them")),
+        }
+    }
+
+    unsafe fn environment(&self) -> Result<Vec<(OsString, OsString)>, Fault> {
+        // SAFETY: the lists live until the call returns.
+        let variables = unsafe { c_strings(self.0.environment, self.0.environment_count, "environment") }?;
+        let parsed = variables.into_iter().map(|variable| {
+            let bytes = variable.to_bytes();
+            match bytes.iter().position(|byte| *byte == b'=') {
+                Some(end) if end > 0 => {
+                    Ok((OsStr::from_bytes(&bytes[..end]).into(), OsStr::from_bytes(&bytes[end + 1..]).into()))
+                }
+                _ => Err(invalid(format!("`environment` has {variable:?}, which is not NAME=VALUE"))),
+            }
+        });
+        parsed.collect()
+    }
+
+    unsafe fn logs(&self) -> Result<LogSettings, Fault> {
+        let of = &self.0;
+        let mut logs = LogSettings::default();
+        // SAFETY: the strings live until the call returns.
+        unsafe {
+            if let Some(folder) = os_text(of.log_dir) {
+                logs.files = Files::in_folder(folder.as_bytes());
+            }
+            logs.redirects = streams(of.redirects, "redirects")?;
+            logs.tee = streams(of.tee, "tee")?;
+            logs.prefix_template = owned_text(of.line_prefix, "line_prefix")?;
+            if let Some(filter) = c_text(of.local_ranks_filter, "local_ranks_filter")? {
+                logs.local_ranks = LocalRanksFilter::parse(filter).map_err(|error| invalid_fault(&error))?;
+            }
+            let needles =
+                |text, name| c_text(text, name).map(|text| text.map_or_else(Vec::new, parse_needles));
+            logs.stdout_needles = needles(of.duplicate_stdout_filters, "duplicate_stdout_filters")?;
+            logs.stderr_needles = needles(of.duplicate_stderr_filters, "duplicate_stderr_filters")?;
+        }
+        Ok(logs)
     }
 }

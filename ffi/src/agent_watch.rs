@@ -1,21 +1,18 @@
 //! Observation of agents: health, metrics and event records.
 
-use crate::agent::rdzv_agent;
-use crate::argument::{invalid, out_pointer, reference, text};
+use crate::agent::{self, rdzv_agent};
+use crate::argument::{invalid, out_pointer, text};
 use crate::fault::{Fault, rdzv_error};
-use crate::guard;
 use crate::sized;
 use crate::status::{RDZV_IO, rdzv_status};
-use rendezvous_agent::driver::agent::Agent;
-use rendezvous_agent::events::{EventFacts, EventRecorder};
+use rendezvous_agent::events::EventRecorder;
 use rendezvous_agent::metrics::Metrics;
 use std::ffi::c_void;
 use std::net::{IpAddr, SocketAddr};
-use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Receiver of an agent's metrics and event records. The functions are called on the thread that drives the
-/// agent. They must not block, throw, or run or free the agent.
+/// Receiver of an agent's metrics and event records. The functions are called on the thread that drives
+/// the agent. They must not block, throw, or run or free the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_agent_sink {
@@ -25,14 +22,14 @@ pub struct rdzv_agent_sink {
     pub reserved: u32,
     /// Passed to all functions.
     pub user_data: *mut c_void,
-    /// Receives one value of a metric: an integer in the unit that the name ends with. The name is that of a
-    /// metric of PyTorch's elastic agent, such as `workers.default.remaining_restarts`, or one of this library
-    /// (docs/agent.md lists them all). The name is not NUL-terminated and valid during the call only. May be
-    /// NULL.
+    /// Receives one value of a metric: an integer in the unit that the name ends with. The name is that
+    /// of a metric of PyTorch's elastic agent, such as `workers.default.remaining_restarts`, or one of
+    /// this library (docs/agent.md lists them all). The name is not NUL-terminated and valid during the
+    /// call only. May be NULL.
     pub metric:
         Option<unsafe extern "C" fn(user_data: *mut c_void, name: *const u8, name_len: usize, value: i64)>,
-    /// Receives one event record as a JSON object on one line, in the format of PyTorch's elastic agent. Not
-    /// NUL-terminated and valid during the call only. May be NULL.
+    /// Receives one event record as a JSON object on one line, in the format of PyTorch's elastic agent.
+    /// Not NUL-terminated and valid during the call only. May be NULL.
     pub record: Option<unsafe extern "C" fn(user_data: *mut c_void, json: *const u8, json_len: usize)>,
     /// Called once, after the agent was destroyed. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
@@ -40,15 +37,6 @@ pub struct rdzv_agent_sink {
 
 /// Size of `rdzv_agent_sink` in the first release of the header.
 const SINK_FIRST_SIZE: usize = 40;
-const NO_SINK: rdzv_agent_sink = rdzv_agent_sink {
-    struct_size: 0,
-    reserved: 0,
-    user_data: null_mut(),
-    metric: None,
-    record: None,
-    destroy: None,
-};
-
 /// Sink that the library owns; calls `destroy` when dropped.
 struct OwnedSink(rdzv_agent_sink);
 
@@ -82,22 +70,6 @@ impl OwnedSink {
     }
 }
 
-/// Runs a function on an agent that is not running.
-unsafe fn watch(
-    agent: *const rdzv_agent,
-    error: *mut *mut rdzv_error,
-    body: impl Fn(&mut Agent, &EventFacts) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, &mut || {
-            let agent = reference(agent, "agent")?;
-            agent.home.refuse_sink()?;
-            body(&mut *agent.enter()?, &agent.facts)
-        })
-    }
-}
-
 /// Adds a sink. A sink that is added before the agent runs or is added to a loop receives everything from
 /// the start. `sink` is copied; on success the library owns `user_data` until it calls `destroy`.
 ///
@@ -111,9 +83,9 @@ pub unsafe extern "C" fn rdzv_agent_add_sink(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        watch(agent, error, |agent, facts| {
-            let given = sized::given_size(sink, SINK_FIRST_SIZE, "sink")?;
-            let sink = sized::get(sink, given, NO_SINK);
+        agent::operate(agent, error, &mut |handle| {
+            let (mut agent, facts) = (handle.enter()?, &handle.facts);
+            let sink = sized::get_or_zero(sink, SINK_FIRST_SIZE, "sink")?;
             if sink.metric.is_none() && sink.record.is_none() {
                 return Err(invalid("`sink` has neither `metric` nor `record`"));
             }
@@ -136,9 +108,10 @@ pub unsafe extern "C" fn rdzv_agent_add_sink(
     }
 }
 
-/// Serves the agent's health over HTTP at `host` (a numeric address) and `port` (0 for any free port). The
-/// status is 200 if the agent is healthy and 503 if it is overdue to make progress; the body is a JSON
-/// object (docs/agent.md). The server runs on its own thread until the agent is destroyed. The port goes to
+/// Serves the agent's health over HTTP at `host` (a numeric address) and `port` (0 for any free port).
+/// The status is 200 if the agent is healthy and 503 if it is overdue to make progress; the body is a
+/// JSON object (docs/agent.md). The server runs on its own thread until the agent is destroyed. The port
+/// goes to
 /// `*bound` unless `bound` is NULL.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (`host` is not an address), `RDZV_IO` (the address cannot be bound, or
@@ -154,15 +127,15 @@ pub unsafe extern "C" fn rdzv_agent_serve_health(
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
     unsafe {
-        watch(agent, error, |agent, facts| {
+        agent::operate(agent, error, &mut |handle| {
+            let (mut agent, facts) = (handle.enter()?, &handle.facts);
             let host = text(host, host_len, "host")?;
             let host: IpAddr =
                 host.parse().map_err(|_| invalid(format!("`host` is {host:?}, not a numeric address")))?;
             let address = SocketAddr::new(host, port);
             let served = agent.serve_health(address, facts.watchdog.into());
             let served = served.map_err(|cause| {
-                Fault::new(RDZV_IO, format!("health cannot be served at {address}: {cause}"))
-                    .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
+                Fault::os(RDZV_IO, format!("health cannot be served at {address}: {cause}"), &cause)
             })?;
             if let Ok(bound) = out_pointer(bound, "bound") {
                 bound.put(served.port());

@@ -1,19 +1,21 @@
-//! Byte strings as arguments.
+//! Checks of arguments.
 //!
 //! All input from C is validated here before use.
 
+pub use crate::bytes::rdzv_bytes;
 use crate::fault::Fault;
 use crate::status::{RDZV_INVALID_ARGUMENT, RDZV_LIMIT_EXCEEDED};
+use std::ffi::{CStr, c_char};
 use std::time::Duration;
 
-/// Bytes that the caller owns. `data` may be NULL if `len` is 0.
+/// Name and value, as NUL-terminated UTF-8.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct rdzv_bytes {
-    /// First byte.
-    pub data: *const u8,
-    /// Number of bytes.
-    pub len: usize,
+pub struct rdzv_pair {
+    /// Name.
+    pub name: *const c_char,
+    /// Value.
+    pub value: *const c_char,
 }
 
 pub(crate) fn invalid(message: impl Into<String>) -> Fault {
@@ -70,12 +72,18 @@ pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize, name: &str) -> Resul
 /// Returns the items of an array of byte strings.
 #[inline(never)]
 pub(crate) unsafe fn list<'a>(
-    items: *const rdzv_bytes,
+    given: *const rdzv_bytes,
     count: usize,
     name: &str,
 ) -> Result<Vec<&'a [u8]>, Fault> {
+    // SAFETY: passed on unchanged; the caller of the C function promises the bytes of each item.
+    unsafe { items(given, count, name)?.iter().map(|item| bytes(item.data, item.len, name)).collect() }
+}
+
+/// Returns an array, whose items are not checked yet.
+pub(crate) unsafe fn items<'a, T>(items: *const T, count: usize, name: &str) -> Result<&'a [T], Fault> {
     if count == 0 {
-        return Ok(Vec::new());
+        return Ok(&[]);
     }
     if items.is_null() {
         return Err(invalid(format!("`{name}` is NULL, but its count is {count}")));
@@ -86,9 +94,7 @@ pub(crate) unsafe fn list<'a>(
         return Err(Fault::new(RDZV_LIMIT_EXCEEDED, message));
     }
     // SAFETY: the caller of the C function promises `count` readable items.
-    let items = unsafe { std::slice::from_raw_parts(items, count) };
-    // SAFETY: as promised for each item.
-    items.iter().map(|item| unsafe { bytes(item.data, item.len, name) }).collect()
+    Ok(unsafe { std::slice::from_raw_parts(items, count) })
 }
 
 /// Checks that an argument is UTF-8.
@@ -97,6 +103,60 @@ pub(crate) unsafe fn text<'a>(data: *const u8, len: usize, name: &str) -> Result
     // SAFETY: passed on unchanged.
     let bytes = unsafe { bytes(data, len, name) }?;
     std::str::from_utf8(bytes).map_err(|error| invalid(format!("`{name}` is not UTF-8: {error}")))
+}
+
+/// Returns the text of a NUL-terminated string; NULL is `None`.
+pub(crate) unsafe fn c_text<'a>(text: *const c_char, name: &str) -> Result<Option<&'a str>, Fault> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller of the C function promises that a non-NULL string ends with a NUL.
+    let text = unsafe { CStr::from_ptr(text) }.to_str();
+    text.map(Some).map_err(|error| invalid(format!("`{name}` is not UTF-8: {error}")))
+}
+
+/// Returns the texts of `items[..count]`.
+pub(crate) unsafe fn c_texts<'a>(
+    items: *const *const c_char,
+    count: usize,
+    name: &str,
+) -> Result<Vec<&'a str>, Fault> {
+    if items.is_null() && count > 0 {
+        return Err(is_null(name));
+    }
+    // SAFETY: the caller of the C function promises `count` readable items of NUL-terminated strings.
+    let text = |index| unsafe {
+        c_text(*items.add(index), name)?.ok_or_else(|| invalid(format!("`{name}[{index}]` is NULL")))
+    };
+    (0..count).map(text).collect()
+}
+
+/// Returns the names and values of `items[..count]`.
+pub(crate) unsafe fn pairs<'a>(
+    items: *const rdzv_pair,
+    count: usize,
+    name: &str,
+) -> Result<Vec<(&'a str, &'a str)>, Fault> {
+    if items.is_null() && count > 0 {
+        return Err(is_null(name));
+    }
+    // SAFETY: the caller of the C function promises `count` readable items of NUL-terminated strings.
+    let pair = |index| unsafe {
+        let rdzv_pair { name: of, value } = *items.add(index);
+        match (c_text(of, name)?, c_text(value, name)?) {
+            (Some(of), Some(value)) => Ok((of, value)),
+            _ => Err(invalid(format!("`{name}[{index}]` has a NULL"))),
+        }
+    };
+    (0..count).map(pair).collect()
+}
+
+/// Changes an option from its default to what the caller gave in milliseconds; 0 leaves it.
+pub(crate) fn default_ms(option: &mut Duration, millis: i64, name: &str) -> Result<(), Fault> {
+    if millis != 0 {
+        *option = positive_ms(millis, name)?;
+    }
+    Ok(())
 }
 
 /// Converts milliseconds to a duration; the value must be above 0.

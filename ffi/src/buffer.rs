@@ -34,9 +34,11 @@ impl rdzv_buffer {
         self.bytes = bytes;
     }
 
-    pub(crate) fn put(&mut self, bytes: &[u8]) {
+    /// Replaces the content and returns its address.
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> *const u8 {
         self.bytes.clear();
         self.bytes.extend_from_slice(bytes);
+        self.bytes.as_ptr()
     }
 }
 

@@ -1,32 +1,21 @@
 //! Cancel tokens.
 
-use crate::argument::{out_pointer, reference};
-use crate::fault::{Fault, rdzv_error};
+use crate::argument::reference;
+use crate::fault::Fault;
 use crate::guard;
-use crate::status::rdzv_status;
 use rendezvous_core::driver::cancel::CancelToken;
 
 /// Token that ends blocking calls. Once cancelled it stays cancelled: the calls in progress that use it
-/// return `RDZV_CANCELLED`, and later ones return it at once, so a cancel is never too early. Any thread may
-/// use it at any time.
+/// return `RDZV_CANCELLED`, and later ones return it at once, so a cancel is never too early. Any thread
+/// may use it at any time.
 #[derive(Debug)]
-pub struct rdzv_cancel_token(CancelToken);
+pub struct rdzv_cancel_token(pub(crate) CancelToken);
 
-/// Creates a token that is not cancelled. On success the caller owns `*out` and frees it with
-/// `rdzv_cancel_token_free`.
+/// Creates a token that is not cancelled; the caller frees it with `rdzv_cancel_token_free`. Never NULL:
+/// the process is aborted if it is out of memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_cancel_token_new(
-    out: *mut *mut rdzv_cancel_token,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let token = rdzv_cancel_token(CancelToken::new());
-            out_pointer(out, "out")?.put(Box::into_raw(Box::new(token)));
-            Ok(())
-        })
-    }
+pub extern "C" fn rdzv_cancel_token_new() -> *mut rdzv_cancel_token {
+    guard::quiet(std::ptr::null_mut(), || Box::into_raw(Box::new(rdzv_cancel_token(CancelToken::new()))))
 }
 
 /// Cancels a token for good. NULL is ignored.
@@ -36,8 +25,8 @@ pub unsafe extern "C" fn rdzv_cancel_token_cancel(token: *const rdzv_cancel_toke
     unsafe { guard::read(token, (), |token| token.0.cancel()) };
 }
 
-/// Frees a token without cancelling it. Options and handles that were given the token keep what they need.
-/// NULL is ignored.
+/// Frees a token without cancelling it. Handles that were given the token keep what they need. NULL is
+/// ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_cancel_token_free(token: *mut rdzv_cancel_token) {
     // SAFETY: NULL or valid, as the header requires.
@@ -52,4 +41,10 @@ pub unsafe extern "C" fn rdzv_cancel_token_free(token: *mut rdzv_cancel_token) {
 pub(crate) unsafe fn token_of(token: *const rdzv_cancel_token) -> Result<CancelToken, Fault> {
     // SAFETY: NULL or valid, as the caller says.
     Ok(unsafe { reference(token, "token")? }.0.clone())
+}
+
+/// Returns the token of an option; NULL is one that is never cancelled.
+pub(crate) unsafe fn token_or_none(token: *const rdzv_cancel_token) -> CancelToken {
+    // SAFETY: NULL or valid, as the caller says.
+    unsafe { token.as_ref() }.map_or_else(CancelToken::new, |token| token.0.clone())
 }

@@ -1,6 +1,6 @@
 //! Contexts: state shared by the handles of one user of the library.
 
-use crate::argument::{invalid, out_pointer, reference};
+use crate::argument::{invalid, reference};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rpc_slot::RpcSlot;
@@ -8,7 +8,6 @@ use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use rendezvous_core::driver::rendezvous::Context;
-use rendezvous_core::driver::reply::ask;
 use rendezvous_core::driver::threads::{self, Thread};
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
@@ -131,6 +130,12 @@ impl ContextShared {
         }
     }
 
+    /// Logs that an object was not freed, because one of its own callbacks tried to.
+    pub(crate) fn warn_free_refused(&self, function: &str) {
+        let message = || format!("{function} was called inside a callback of the object and has no effect");
+        self.log(RDZV_LOG_WARN, c"ffi", message);
+    }
+
     /// Refuses a call made by the sink of this context. Compares the address only, because the sink may call
     /// while the context or its last handle is being freed.
     ///
@@ -225,24 +230,13 @@ pub(crate) unsafe fn shared(context: *const rdzv_context) -> Result<Arc<ContextS
     unsafe { home(context) }.map(|home| Arc::clone(&home.shared))
 }
 
-/// Creates a context without a log sink. On success the caller owns `*out` and frees it with
-/// `rdzv_context_free`.
+/// Creates a context without a log sink; the caller frees it with `rdzv_context_free`. Never NULL: the
+/// process is aborted if it is out of memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_context_new(
-    out: *mut *mut rdzv_context,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            out.put(Box::into_raw(Box::new(rdzv_context {
-                poison: Poison::default(),
-                home: Arc::default(),
-            })));
-            Ok(())
-        })
-    }
+pub extern "C" fn rdzv_context_new() -> *mut rdzv_context {
+    guard::quiet(std::ptr::null_mut(), || {
+        Box::into_raw(Box::new(rdzv_context { poison: Poison::default(), home: Arc::default() }))
+    })
 }
 
 /// Frees a context. Its log sink is destroyed, after the last line was written, when the last handle made
@@ -300,13 +294,13 @@ fn set_sink(shared: &ContextShared, sink: rdzv_log_sink) -> Result<(), Fault> {
     let (lines, queued) = bounded(LINES_MAX);
     let dropped = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&dropped);
-    let (go, gate) = ask::<()>();
+    let (go, gate) = oneshot::channel::<()>();
     let sending = Sink(sink);
     let thread = threads::spawn("rdzv-log", move || {
         let sink = sending;
         SINK_OF.set(address);
         // Without an answer another sink was stored first, so this one was not accepted and stays the caller's.
-        if gate.wait(GATE_TIMEOUT).is_ok() {
+        if gate.recv_timeout(GATE_TIMEOUT).is_ok() {
             write_lines(&sink, &queued, &counter);
         }
     });
@@ -325,6 +319,6 @@ fn set_sink(shared: &ContextShared, sink: rdzv_log_sink) -> Result<(), Fault> {
         drop(log);
         return Err(invalid("this context has a log sink already"));
     }
-    go.answer(());
+    go.send(()).ok();
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! Custom stores: stores implemented by the caller.
 
-use crate::argument::{bytes, invalid, out_pointer, rdzv_bytes};
+use crate::argument::{invalid, out_pointer, rdzv_bytes};
 use crate::context::{rdzv_context, shared, struct_size};
 use crate::fault::rdzv_error;
 use crate::guard;
+use crate::reply::rdzv_reply;
 use crate::sized;
 use crate::status::*;
 use crate::store::{handle, kind_of, rdzv_store};
@@ -35,7 +36,7 @@ pub const RDZV_STORE_DELETE_KEY: i32 = 7;
 pub const RDZV_STORE_NUM_KEYS: i32 = 8;
 /// Return all keys, as values.
 pub const RDZV_STORE_LIST_KEYS: i32 = 9;
-/// Append `values[0]` to the value of `keys[0]`. Optional; without it `rdzv_store_append` fails.
+/// Append `values[0]` to the value of `keys[0]`. Optional; without it `rdzv_op_append` fails.
 pub const RDZV_STORE_APPEND: i32 = 10;
 /// Return the values of all keys, in order. Optional.
 pub const RDZV_STORE_MULTI_GET: i32 = 11;
@@ -51,7 +52,7 @@ pub const RDZV_STORE_QUEUE_LEN: i32 = 15;
 /// Request to a custom store. It and everything that it points to are valid during the call only.
 #[repr(C)]
 #[derive(Debug)]
-pub struct rdzv_store_question {
+pub struct rdzv_store_request {
     /// Size of this struct in the library that created it, in bytes; fields beyond that size are absent.
     pub struct_size: u32,
     /// One of `RDZV_STORE_SET` to `RDZV_STORE_QUEUE_LEN`; later versions may add more.
@@ -70,14 +71,7 @@ pub struct rdzv_store_question {
     pub timeout_ms: i64,
 }
 
-/// Receiver of a custom store's answer. Valid during the call only.
-#[derive(Debug, Default)]
-pub struct rdzv_store_answer {
-    answer: PluginAnswer,
-    message: Option<String>,
-}
-
-/// Functions of a custom store. `answer` is called on threads of the library, several at a time. It may
+/// Functions of a custom store. `perform` is called on threads of the library, several at a time. It may
 /// block: the caller of an operation gets `RDZV_TIMED_OUT` at its deadline regardless. It must not throw.
 /// An operation that it calls on the store handle that is calling it returns `RDZV_REENTRANT`.
 #[repr(C)]
@@ -91,13 +85,13 @@ pub struct rdzv_store_vtable {
     pub user_data: *mut c_void,
     /// Name of the store in error messages. UTF-8, NUL-terminated, copied; NULL for a default name.
     pub name: *const c_char,
-    /// Executes `question`, fills `answer` and returns `RDZV_OK`, or the status of the failure: any status of
+    /// Executes `request`, fills `reply` and returns `RDZV_OK`, or the status of the failure: any status of
     /// this header; `RDZV_UNSUPPORTED` for an operation that the store does not have. Must not be NULL.
-    pub answer: Option<
+    pub perform: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
-            question: *const rdzv_store_question,
-            answer: *mut rdzv_store_answer,
+            request: *const rdzv_store_request,
+            reply: *mut rdzv_reply,
         ) -> rdzv_status,
     >,
     /// Called once, when no handle is left and no call is in progress. May be NULL.
@@ -111,13 +105,13 @@ const NO_VTABLE: rdzv_store_vtable = rdzv_store_vtable {
     reserved: 0,
     user_data: std::ptr::null_mut(),
     name: std::ptr::null(),
-    answer: None,
+    perform: None,
     destroy: None,
 };
 
 /// Vtable of a custom store, with the thread guarantees that the header requires of it.
 struct CustomStore(rdzv_store_vtable);
-// SAFETY: the header says that several threads of the library call `answer`, and any thread `destroy`.
+// SAFETY: the header says that several threads of the library call `perform`, and any thread `destroy`.
 unsafe impl Send for CustomStore {}
 // SAFETY: as above.
 unsafe impl Sync for CustomStore {}
@@ -183,13 +177,13 @@ const fn number_of(operation: Operation) -> i32 {
 impl Plugin for CustomStore {
     fn ask(&self, question: &Question) -> Result<PluginAnswer, PluginError> {
         let unsupported = PluginError { kind: ErrorKind::Unsupported, message: None };
-        let answer_function = self.0.answer.ok_or(unsupported)?;
+        let perform = self.0.perform.ok_or(unsupported)?;
         let views = |items: &[Vec<u8>]| -> Vec<rdzv_bytes> {
             items.iter().map(|item| rdzv_bytes { data: item.as_ptr(), len: item.len() }).collect()
         };
         let (keys, values) = (views(&question.keys), views(&question.values));
-        let request = rdzv_store_question {
-            struct_size: struct_size::<rdzv_store_question>(),
+        let request = rdzv_store_request {
+            struct_size: struct_size::<rdzv_store_request>(),
             operation: number_of(question.operation),
             keys: keys.as_ptr(),
             key_count: keys.len(),
@@ -198,59 +192,15 @@ impl Plugin for CustomStore {
             number: question.number,
             timeout_ms: i64::try_from(question.timeout.as_millis()).unwrap_or(i64::MAX),
         };
-        let mut parsed_answer = rdzv_store_answer::default();
+        let mut reply = rdzv_reply::default();
         // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
-        let status = unsafe { answer_function(self.0.user_data, &raw const request, &raw mut parsed_answer) };
-        if status == RDZV_OK {
-            return Ok(parsed_answer.answer);
-        }
-        let kind = kind_of(status);
-        Err(PluginError { kind, message: parsed_answer.message.map(String::into_boxed_str) })
+        let status = unsafe { perform(self.0.user_data, &raw const request, &raw mut reply) };
+        let reply = reply.checked("custom store", status);
+        reply.map(|reply| reply.values).map_err(|(status, message)| PluginError {
+            kind: kind_of(status),
+            message: message.map(String::into_boxed_str),
+        })
     }
-}
-
-/// Sets the number of an answer. For use inside the `answer` function of a custom store.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_answer_set_number(answer: *mut rdzv_store_answer, number: i64) {
-    guard::quiet((), || {
-        // SAFETY: NULL, or the answer of the call that is under way.
-        if let Some(answer) = unsafe { answer.as_mut() } {
-            answer.answer.number = Some(number);
-        }
-    });
-}
-
-/// Appends a value to an answer; the bytes are copied. For use inside the `answer` function of a custom
-/// store.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_answer_add_value(
-    answer: *mut rdzv_store_answer,
-    value: *const u8,
-    value_len: usize,
-) {
-    guard::quiet((), || {
-        // SAFETY: NULL, or the answer of the call that is under way; `bytes` reads as many bytes as the caller states.
-        if let (Some(answer), Ok(value)) = unsafe { (answer.as_mut(), bytes(value, value_len, "value")) } {
-            answer.answer.values.push(value.to_vec());
-        }
-    });
-}
-
-/// Sets the message of a failed operation, in UTF-8; it is appended to the error's message. For use inside
-/// the `answer` function of a custom store.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_answer_set_message(
-    answer: *mut rdzv_store_answer,
-    message: *const u8,
-    message_len: usize,
-) {
-    guard::quiet((), || {
-        // SAFETY: NULL, or the answer of the call that is under way; `bytes` reads as many bytes as the caller states.
-        if let (Some(answer), Ok(text)) = unsafe { (answer.as_mut(), bytes(message, message_len, "message")) }
-        {
-            answer.message = Some(String::from_utf8_lossy(text).into_owned());
-        }
-    });
 }
 
 /// Creates a custom store; `vtable` is copied. The library emulates optional operations where this loses
@@ -273,8 +223,8 @@ pub unsafe extern "C" fn rdzv_store_new_custom(
             let shared = shared(context)?;
             let given = sized::given_size(vtable, VTABLE_FIRST_SIZE, "vtable")?;
             let given = sized::get(vtable, given, NO_VTABLE);
-            if given.answer.is_none() {
-                return Err(invalid("`vtable.answer` is NULL"));
+            if given.perform.is_none() {
+                return Err(invalid("`vtable.perform` is NULL"));
             }
             let mut options =
                 PluginStoreOptions { timeouts: timeouts(timeout_ms)?, ..PluginStoreOptions::default() };

@@ -1,13 +1,14 @@
 //! Error details for a C program to branch on and to print.
 
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
+use crate::argument::rdzv_bytes;
+use crate::fault::{Details, Fault, rdzv_error};
 use crate::status::{RDZV_OK, name_of, rdzv_status};
+use crate::{guard, sized};
 use std::ffi::c_char;
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 
-/// Returns the short name of a status, such as `timed out`, or `unknown status` for any other number. Never
-/// NULL; the string is static.
+/// Returns the short name of a status, such as `timed out`, or `unknown status` for any other number.
+/// Never NULL; the string is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_status_name(status: rdzv_status) -> *const c_char {
     guard::quiet(c"unknown status".as_ptr(), || name_of(status).as_ptr())
@@ -26,18 +27,16 @@ pub unsafe extern "C" fn rdzv_error_new(
         let message = unsafe { crate::argument::bytes(message, message_len, "message") };
         message.map(String::from_utf8_lossy).unwrap_or_default()
     };
-    guard::quiet(std::ptr::null_mut(), || {
-        Box::into_raw(Box::new(rdzv_error::new(Fault::new(status, description()))))
-    })
+    guard::quiet(null_mut(), || Box::into_raw(Box::new(rdzv_error::new(Fault::new(status, description())))))
 }
 
-/// Copies an error with all its details; the caller frees the copy with `rdzv_error_free`. For errors that
-/// are valid during a callback only. NULL for NULL.
+/// Copies an error with all its details; the caller frees the copy with `rdzv_error_free`. For errors
+/// that are valid during a callback only. NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_clone(error: *const rdzv_error) -> *mut rdzv_error {
     let copy = |error: &rdzv_error| Box::into_raw(Box::new(error.clone()));
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, std::ptr::null_mut(), copy) }
+    unsafe { guard::read(error, null_mut(), copy) }
 }
 
 /// Frees an error. NULL is ignored.
@@ -51,134 +50,134 @@ pub unsafe extern "C" fn rdzv_error_free(error: *mut rdzv_error) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_status(error: *const rdzv_error) -> rdzv_status {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, RDZV_OK, |error| error.status) }
+    unsafe { guard::read(error, RDZV_OK, |error| error.status()) }
 }
 
-/// Returns a one-line message: what failed, on which peer, in which phase, after how long and why. Control
-/// characters of keys and names are escaped. Empty for NULL.
+/// Returns a one-line message: what failed, on which peer, in which phase, after how long and why.
+/// Control characters of keys and names are escaped. Empty for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_message(error: *const rdzv_error) -> *const c_char {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, c"".as_ptr(), |error| error.message.as_ptr()) }
+    unsafe { guard::read(error, c"".as_ptr(), |error| error.details.message.as_ptr().cast()) }
 }
 
-/// Returns the operation that failed, such as `get`. Empty if there is none, and for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_operation(error: *const rdzv_error) -> *const c_char {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, c"".as_ptr(), |error| error.operation.as_ptr()) }
+/// What an error tells. The strings are UTF-8 and NUL-terminated; they and the lists are valid as long as
+/// the error.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_error_info {
+    /// Set to `sizeof(rdzv_error_info)` before the call. The library sets it to the number of bytes it
+    /// filled.
+    pub struct_size: u32,
+    /// Status that the failed call returned.
+    pub status: rdzv_status,
+    /// The text of `rdzv_error_message`.
+    pub message: *const c_char,
+    /// Operation that failed, such as `get`. Empty if there is none.
+    pub operation: *const c_char,
+    /// Peer as `HOST:PORT`. Empty if there is none.
+    pub peer: *const c_char,
+    /// Phase that the operation had reached: `resolving`, `connecting`, `greeting`, `sending`, `waiting`
+    /// or `receiving`. Empty if it failed before any of them. An RPC call in `connecting` or `sending`
+    /// has not reached a handler; one in `waiting` may have been executed. The phase is also empty for an
+    /// RPC call that was cancelled or whose response is too long; such a call may have been executed.
+    pub phase: *const c_char,
+    /// Underlying cause, which the message contains too: for a rendezvous whose connection failed or
+    /// whose state cannot be read, the inner error; for an RPC call whose handler failed, the handler's
+    /// message. Empty if there is none.
+    pub cause: *const c_char,
+    /// Time from the call to the failure, in milliseconds.
+    pub elapsed_ms: i64,
+    /// The operating system's error number (`errno`); 0 if there is none.
+    pub os_error: i32,
+    /// Reserved; 0.
+    pub reserved: u32,
+    /// For `RDZV_COMPACTED`, the oldest revision whose changes the server still has: read the keys again
+    /// and watch from that revision on. 0 for other errors.
+    pub revision: u64,
+    /// Generation of a named barrier that was not released. 0 for other errors.
+    pub generation: u64,
+    /// Keys that were passed to the failed operation, the first 64 at most.
+    pub keys: *const rdzv_bytes,
+    /// Number of keys.
+    pub key_count: usize,
+    /// Names of the ranks, in the same order, if the caller named its ranks. For a barrier with named
+    /// participants, those that did not arrive, 256 at most, or the one that died. For an RPC call, the
+    /// callee. For an RPC group, the worker that died, was not reached, already has the name, or has
+    /// devices that do not match; or the workers whose calls had not finished, 16 at most.
+    pub nodes: *const rdzv_bytes,
+    /// Number of names.
+    pub node_count: usize,
+    /// Ranks known to be missing, in ascending order, 16 at most; for an RPC call to an id that no known
+    /// worker has, that id.
+    pub ranks: *const i64,
+    /// Number of ranks.
+    pub rank_count: usize,
 }
 
-/// Returns the peer as `HOST:PORT`. Empty if there is none, and for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_peer(error: *const rdzv_error) -> *const c_char {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, c"".as_ptr(), |error| error.peer.as_ptr()) }
-}
+/// Size of `rdzv_error_info` in the first published header, in bytes.
+const INFO_FIRST_SIZE: usize = 128;
 
-/// Returns the phase that the operation had reached: `resolving`, `connecting`, `greeting`, `sending`,
-/// `waiting` or `receiving`. Empty if it failed before any of them, and for NULL. An RPC call in
-/// `connecting` or `sending` has not reached a handler; one in `waiting` may have been executed. The phase
-/// is also empty for an RPC call that was cancelled or whose answer is too long; such a call may have been
-/// executed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_phase(error: *const rdzv_error) -> *const c_char {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, c"".as_ptr(), |error| error.phase.as_ptr()) }
-}
+const NO_ERROR: rdzv_error_info = rdzv_error_info {
+    struct_size: 0,
+    status: RDZV_OK,
+    message: c"".as_ptr(),
+    operation: c"".as_ptr(),
+    peer: c"".as_ptr(),
+    phase: c"".as_ptr(),
+    cause: c"".as_ptr(),
+    elapsed_ms: 0,
+    os_error: 0,
+    reserved: 0,
+    revision: 0,
+    generation: 0,
+    keys: null(),
+    key_count: 0,
+    nodes: null(),
+    node_count: 0,
+    ranks: null(),
+    rank_count: 0,
+};
 
-/// Returns the time from the call to the failure, in milliseconds. 0 for NULL.
+/// Writes what an error tells to `*info`, whose `struct_size` is set. For NULL, that is the status
+/// `RDZV_OK`, empty strings and empty lists.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` (`info` is NULL or its `struct_size` is too small).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_elapsed_ms(error: *const rdzv_error) -> i64 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, 0, |error| error.elapsed_ms) }
-}
-
-/// Returns the operating system's error number (`errno`); 0 if there is none, and for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_os_error(error: *const rdzv_error) -> i32 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, 0, |error| error.os_error) }
-}
-
-/// Returns the number of keys in the error: those passed to the failed operation, the first 64 at most. 0
-/// for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_key_count(error: *const rdzv_error) -> usize {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, 0, |error| error.keys.len()) }
-}
-
-/// Returns the key at `index` (from 0) and writes its length to `*len` unless `len` is NULL; NULL if
-/// `index` is out of range. Not NUL-terminated. Valid as long as the error.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_key(
+pub unsafe extern "C" fn rdzv_error_get_info(
     error: *const rdzv_error,
-    index: usize,
-    len: *mut usize,
-) -> *const u8 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, null(), |error| crate::buffer::item(&error.keys, index, len)) }
+    info: *mut rdzv_error_info,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or valid as the header requires.
+    unsafe {
+        guard::call(null_mut(), &mut || {
+            let given = sized::given_size(info, INFO_FIRST_SIZE, "info")?;
+            sized::put(info, given, &error.as_ref().map_or(NO_ERROR, info_of));
+            Ok(())
+        })
+    }
 }
 
-/// Returns the underlying cause, which the message contains too: for a rendezvous whose connection failed
-/// or whose state cannot be read, the inner error; for an RPC call whose handler failed, the handler's
-/// message. Empty if there is none, and for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_cause(error: *const rdzv_error) -> *const c_char {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, c"".as_ptr(), |error| error.cause.as_ptr()) }
-}
-
-/// Returns the number of ranks in the error: the ranks known to be missing, 16 at most; for an RPC call to
-/// an id that no known worker has, that id. 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_rank_count(error: *const rdzv_error) -> usize {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, 0, |error| error.ranks.len()) }
-}
-
-/// Returns the rank at `index` (from 0), in ascending order; -1 if `index` is out of range.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_rank(error: *const rdzv_error, index: usize) -> i64 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, -1, |error| error.ranks.get(index).copied().unwrap_or(-1)) }
-}
-
-/// Returns the number of node names in the error; 0 if there are none, and for NULL. They are the names of
-/// the ranks, in the same order, if the caller named its ranks. For a barrier with named participants, they
-/// are those that did not arrive, 256 at most, or the one that died. For an RPC call, it is the callee. For
-/// an RPC group, it is the worker that died, was not reached, already has the name, or has devices that do
-/// not match; or the workers whose calls had not finished, 16 at most.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_node_count(error: *const rdzv_error) -> usize {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, 0, |error| error.nodes.len()) }
-}
-
-/// Returns the node name at `index` (from 0) and writes its length to `*len` unless `len` is NULL; NULL if
-/// `index` is out of range. Not NUL-terminated. Valid as long as the error.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_node(
-    error: *const rdzv_error,
-    index: usize,
-    len: *mut usize,
-) -> *const u8 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, null(), |error| crate::buffer::item(&error.nodes, index, len)) }
-}
-
-/// For `RDZV_COMPACTED`, returns the oldest revision whose changes the server still has: read the keys
-/// again and watch from that revision on. 0 for other errors, and for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_revision(error: *const rdzv_error) -> u64 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, 0, |error| error.revision) }
-}
-
-/// Returns the generation of a named barrier that was not released. 0 for other errors, and for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_error_generation(error: *const rdzv_error) -> u64 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, 0, |error| error.generation) }
+fn info_of(error: &rdzv_error) -> rdzv_error_info {
+    let Details { status, message, operation, peer, phase, cause, .. } = &error.details;
+    let Details { elapsed_ms, os_error, revision, generation, ranks, .. } = &error.details;
+    rdzv_error_info {
+        status: *status,
+        message: message.as_ptr().cast(),
+        operation: operation.as_ptr().cast(),
+        peer: peer.as_ptr().cast(),
+        phase: phase.as_ptr().cast(),
+        cause: cause.as_ptr().cast(),
+        elapsed_ms: *elapsed_ms,
+        os_error: *os_error,
+        revision: *revision,
+        generation: *generation,
+        keys: error.keys.as_ptr(),
+        key_count: error.keys.len(),
+        nodes: error.nodes.as_ptr(),
+        node_count: error.nodes.len(),
+        ranks: ranks.as_ptr(),
+        rank_count: ranks.len(),
+        ..NO_ERROR
+    }
 }

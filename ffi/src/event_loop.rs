@@ -1,39 +1,35 @@
-//! Stores in the caller's event loop, without callbacks and without blocking calls.
+//! Event loops: members, operations and events, without callbacks and without blocking calls.
 
-use crate::argument::{bytes, list, out_pointer, participants, rdzv_bytes, reference};
+use crate::argument::{invalid, out_pointer, reference};
 use crate::context::{home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
-use crate::loop_event::{LastEvent, RDZV_EVENT_COMPLETED, RDZV_EVENT_NONE, rdzv_event};
-use crate::loop_gate::{self, rdzv_loop};
-use crate::loop_node::NodeEventView;
-use crate::sized;
-use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_OK, rdzv_status};
-use crate::store::call_fault;
-use crate::store_options::rdzv_store_options;
-use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId, Session};
-use rendezvous_core::store::call::{CallId, Outcome};
-use rendezvous_core::store::op::{Keys, Pairs, Request};
-use std::ptr::null;
-
-const NO_EVENT: rdzv_event = rdzv_event {
-    struct_size: 0,
-    kind: RDZV_EVENT_NONE,
-    operation: 0,
-    store: 0,
-    status: RDZV_OK,
-    number: 0,
-    data: null(),
-    len: 0,
-    item_count: 0,
-    error: null(),
-    revision: 0,
+use crate::last_event::LastEvent;
+use crate::loop_event::{
+    NO_EVENT, RDZV_EVENT_CHANGE, RDZV_EVENT_COMPLETED, RDZV_EVENT_LEASE_OVER, RDZV_EVENT_NODE_SEATED,
+    RDZV_EVENT_NODE_STANDING_BY, RDZV_EVENT_ROUND, RDZV_EVENT_SESSION_OPEN, RDZV_EVENT_SESSION_OVER,
+    RDZV_EVENT_WATCHING, rdzv_event,
 };
+use crate::loop_gate::{self, rdzv_loop, rdzv_loop_member};
+use crate::native_store::native_fault;
+use crate::op::{OpBody, OpRequest, rdzv_op};
+use crate::op_perform::for_nodes;
+use crate::op_result::Answer;
+use crate::rendezvous_event::{RDZV_ROUND_EVENT_JOB_FAILED, projected};
+use crate::rendezvous_fault::{fault_of_node, handler_fault};
+use crate::rendezvous_parameters::{self, rdzv_rendezvous_parameters};
+use crate::sized;
+use crate::status::{RDZV_EXHAUSTED, RDZV_IO, rdzv_status};
+use crate::store::{call_fault, of_keys, timeout};
+use crate::store_options::{native_options, rdzv_store_options, store_options};
+use crate::watch::{change_of, watch_fault};
+use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId, SessionEvent, SubmitError};
+use rendezvous_core::driver::native_client::{NativeError, NativeResponse, NodeEvent};
+use rendezvous_core::store::call::CallId;
+use std::ffi::c_void;
+use std::sync::Arc;
 
-/// Size of `rdzv_event` in the first release of the header.
-const EVENT_FIRST_SIZE: usize = 64;
-
-/// Creates a loop without stores. `context` may be NULL, which creates a new one. On success the caller
+/// Creates a loop without members. `context` may be NULL, which creates a new one. On success the caller
 /// owns `*out` and frees it with `rdzv_loop_free`.
 ///
 /// Errors: `RDZV_EXHAUSTED` if no descriptor is available.
@@ -58,19 +54,22 @@ pub unsafe extern "C" fn rdzv_loop_new(
     }
 }
 
-/// Frees a loop, closes the connections of all its stores, and closes its descriptor. RPC workers that were
+/// Frees a loop and its members, closes the connections of all its stores, and closes its descriptor.
+/// Operations that are under way end without a result and can be used again. RPC workers that were
 /// created for the loop end abruptly. This call waits for them up to 5 s in total; workers that take
 /// longer, for example because a handler is running, finish without the loop. A handler is certain not to
 /// be called again only once its `destroy` was called. Must not be called in a forked child, because
-/// workers and requests belong to the parent. NULL is ignored.
+/// workers and requests belong to the parent. While a call on the loop is in progress, freeing it is
+/// refused: it has no effect and is logged, and the loop's next call returns `RDZV_FREE_REFUSED`. NULL is
+/// ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_free(event_loop: *mut rdzv_loop) {
     // SAFETY: NULL or valid, as the header requires.
     guard::quiet((), || unsafe { loop_gate::free(event_loop) });
 }
 
-/// Returns the descriptor that is readable when `rdzv_loop_poll` has work to do. It stays the same for the
-/// life of the loop; do not read or close it. -1 for NULL.
+/// Returns the descriptor that is readable when `rdzv_loop_poll` has work to do. It stays the same for
+/// the life of the loop; do not read or close it. -1 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_fd(event_loop: *const rdzv_loop) -> i32 {
     // SAFETY: NULL or valid, as the header requires.
@@ -108,18 +107,16 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
     // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, &mut |this| {
-            let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
+            let given = sized::given_size(event, size_of::<rdzv_event>(), "event")?;
+            this.last_event = LastEvent::default();
             let view = loop {
-                let next = this.stores.next_event();
-                let view = this.last_event.show(&mut this.stores, next);
-                // Taking an event may run user code, which may remove the worker that the event is of.
-                let was_removed = loop_gate::remove_now(this, Some(MemberId::from_u32(view.store)));
-                // The event would point to data that is freed together with the loop.
-                if this.gate.is_freed_on_leave() {
-                    break NO_EVENT;
-                }
-                if !was_removed {
-                    break view;
+                match this.stores.next_event() {
+                    None => break NO_EVENT,
+                    Some(next) => {
+                        if let Some(view) = this.show(next) {
+                            break view;
+                        }
+                    }
                 }
             };
             sized::put(event, given, &view);
@@ -128,506 +125,335 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
     }
 }
 
-/// Returns the item at `index` (from 0) of the last event and writes its length to `*len` unless `len` is
-/// NULL; NULL if `index` is out of range. Valid until the next call on the loop. Not NUL-terminated.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_item(
-    event_loop: *const rdzv_loop,
-    index: usize,
-    len: *mut usize,
-) -> *const u8 {
-    // SAFETY: NULL or valid, as the header requires.
-    guard::quiet(null(), || unsafe {
-        loop_gate::read(event_loop, null(), |this| crate::buffer::item(&this.last_event.items, index, len))
-    })
-}
-
-/// Adds a store; the loop connects to it when its first operation is submitted. `options` are copied. The
-/// store's number in this loop, which is above 0, goes to `*store`.
+/// Adds a store over the c10d protocol; the loop connects to it when its first operation is submitted.
+/// `options` are copied. `user_data` is returned with its events and may be NULL. The handle that goes to
+/// `*member` belongs to the loop.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` if the options have no endpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_add_store(
     event_loop: *mut rdzv_loop,
     options: *const rdzv_store_options,
-    store: *mut u32,
+    user_data: *mut c_void,
+    member: *mut *mut rdzv_loop_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, &mut |this| {
-            let (store, options) = (out_pointer(store, "store")?, reference(options, "options")?);
-            let (host, port) = options.endpoint()?;
-            store.put(this.stores.add_store(host, port, options.options.clone()).as_u32());
+            let member = out_pointer(member, "member")?;
+            let (host, port, options) = store_options(options)?;
+            let id = this.stores.add_store(host, port, options);
+            member.put(this.add(id, user_data, Loop::remove_store));
             Ok(())
         })
     }
 }
 
-/// Closes a store's connections and removes it from the loop. No event of its operations follows. The
-/// session of a native store ends without notice to the server; use `rdzv_loop_node_shutdown` to end it in
-/// an orderly way. An unknown store is ignored.
+/// Adds a store over the native protocol and starts to connect to its server; otherwise like
+/// `rdzv_loop_add_store`. It performs all operations but `rdzv_op_barrier` and those of nodes.
+/// `RDZV_EVENT_SESSION_OPEN` reports that its session is open, and `RDZV_EVENT_SESSION_OVER` that the
+/// session has ended.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` if the options have no endpoint.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_remove_store(
+pub unsafe extern "C" fn rdzv_loop_add_native_store(
     event_loop: *mut rdzv_loop,
-    store: u32,
+    options: *const rdzv_store_options,
+    user_data: *mut c_void,
+    member: *mut *mut rdzv_loop_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, &mut |this| {
-            this.stores.remove_store(MemberId::from_u32(store));
+            let member = out_pointer(member, "member")?;
+            let (host, port, options) = native_options(options)?;
+            let id = this.stores.add_session(host, port, options);
+            member.put(this.add(id, user_data, Loop::remove_session));
             Ok(())
         })
     }
 }
 
-/// Cancels an operation: its event has status `RDZV_CANCELLED`, unless it has already completed. `store`
-/// may be an RPC worker and `operation` one of its calls. An unknown store or operation is ignored.
+/// Adds a node of the `rdzv` backend and starts to connect to its server. The options are those of its
+/// handlers (docs/handlers.md) except those for hosting: a loop hosts no server. The node performs all
+/// operations but `rdzv_op_barrier`; keys are those of the server. `user_data` and `*member` are as for
+/// `rdzv_loop_add_store`.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT` if the parameters are inconsistent, `RDZV_IO` if this host has no
+/// name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_add_node(
+    event_loop: *mut rdzv_loop,
+    parameters: *const rdzv_rendezvous_parameters,
+    user_data: *mut c_void,
+    member: *mut *mut rdzv_loop_member,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on unchanged.
+    unsafe {
+        loop_gate::operate(event_loop, error, &mut |this| {
+            let (member, parameters) =
+                (out_pointer(member, "member")?, rendezvous_parameters::parsed(parameters)?);
+            let added = this.stores.add_node(&parameters);
+            let id = added.map_err(|error| handler_fault(&error))?;
+            member.put(this.add(id, user_data, Loop::remove_session));
+            Ok(())
+        })
+    }
+}
+
+/// Removes a member from its loop and frees its handle; no event of it follows. Its operations that are
+/// under way end without a result and can be used again.
+///
+/// A store or node closes its connections without notice to the server: the other nodes of its round see
+/// a node as dead, and a session ends as if the process had died. `rdzv_op_end_session` ends it in an
+/// orderly way. An agent makes no progress until it is run or added again; if its handle was freed, its
+/// live workers are killed. An RPC worker that was created for the loop ends abruptly, on a thread of the
+/// library, and occupies its context until it has ended; call `rdzv_loop_rpc_shutdown` first and wait for
+/// the event to create another worker in that context. A worker that was added continues; its handlers of
+/// kind `RDZV_RPC_LOOP` remain and fail until `rdzv_rpc_remove_handler`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_remove(
+    member: *mut rdzv_loop_member,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on unchanged.
+    unsafe {
+        loop_gate::operate_member(member, error, &mut |this, id| {
+            let Some(member) = this.members.remove(&id) else { return Ok(()) };
+            (member.remove)(&mut this.stores, id);
+            let of_member = this.ops.extract_if(|_, (of, _)| *of == id);
+            of_member.for_each(|(_, (_, cell))| cell.lock_waiting().abandoned());
+            Ok(())
+        })
+    }
+}
+
+/// Submits an operation to a store or a node of a loop and returns at once. `RDZV_EVENT_COMPLETED`
+/// follows by its deadline at the latest; `timeout_ms` is as for `rdzv_store_perform`. Operations on one
+/// store may complete in another order than they were submitted: if an operation depends on another one,
+/// wait for the event of that one first.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`, `RDZV_REENTRANT` (the operation is under way),
+/// `RDZV_UNSUPPORTED` (this member does not have the operation), and for a session that has ended the
+/// error with which it ended. No event follows then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_loop_submit(
+    member: *mut rdzv_loop_member,
+    op: *mut rdzv_op,
+    timeout_ms: i64,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: passed on unchanged; NULL is refused.
+    unsafe {
+        loop_gate::operate_member(member, error, &mut |this, id| {
+            let cell = &reference(op, "op")?.cell;
+            let mut body = cell.enter()?;
+            body.begin();
+            let call = submit(&mut this.stores, id, &body, timeout_ms)?;
+            body.submitted(call);
+            this.ops.insert(call.0, (id, Arc::clone(cell)));
+            Ok(())
+        })
+    }
+}
+
+fn submit(stores: &mut Loop, id: MemberId, body: &OpBody, timeout_ms: i64) -> Result<CallId, Fault> {
+    let timeout = timeout(timeout_ms)?;
+    let scope = stores.scope(id).map(Box::<[u8]>::from);
+    let scope = scope.ok_or_else(|| invalid("the member is neither a store nor a node"))?;
+    let run_id = stores.session(id).and_then(|session| session.run_id().map(String::from));
+    if run_id.is_none() && body.kind.is_of_nodes() {
+        return Err(for_nodes());
+    }
+    let (run_id, names) = (run_id.unwrap_or_default(), body.names());
+    let submitted = match body.request(&names, &scope, run_id.as_bytes())? {
+        OpRequest::Store(request) => stores.submit(id, request, timeout),
+        OpRequest::Ping => stores.ping(id, timeout),
+        OpRequest::Native(request) => {
+            let session = stores.native(id, request.operation());
+            session.and_then(|mut session| session.submit(&request, timeout))
+        }
+        OpRequest::NextRendezvous => {
+            let joined = stores.session(id).and_then(|mut session| session.next_round());
+            joined.unwrap_or(Err(SubmitError::UnknownStore))
+        }
+    };
+    submitted.map_err(|error| match error {
+        SubmitError::UnknownStore => invalid("the member has ended"),
+        SubmitError::Call(error) => call_fault(&error),
+    })
+}
+
+/// Cancels an operation that is under way in the loop: its result has status `RDZV_CANCELLED`, unless it
+/// has already completed. For a watch, no change is reported any more. An operation that is not under way
+/// is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_loop_cancel(
     event_loop: *mut rdzv_loop,
-    store: u32,
-    operation: u64,
+    op: *const rdzv_op,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
+    // SAFETY: passed on unchanged; NULL is refused.
     unsafe {
         loop_gate::operate(event_loop, error, &mut |this| {
-            this.stores.cancel(MemberId::from_u32(store), CallId(operation));
+            let cell = &reference(op, "op")?.cell;
+            if let Some(call) = cell.lock()?.call()
+                && let Some((id, of)) = this.ops.get(&call.0)
+                && Arc::ptr_eq(of, cell)
+            {
+                this.stores.cancel(*id, call);
+            }
             Ok(())
         })
     }
 }
 
-impl LastEvent {
-    /// Stores the data of an event and returns the event for C.
-    fn show(&mut self, stores: &mut Loop, event: Option<LoopEvent>) -> rdzv_event {
-        *self = Self::default();
+impl rdzv_loop {
+    /// Stores the data of an event and returns the event for C; `None` for an event of an operation that
+    /// was freed.
+    fn show(&mut self, event: LoopEvent) -> Option<rdzv_event> {
         let mut view = NO_EVENT;
-        let event = match event {
-            None => return view,
-            Some(LoopEvent::Store(event)) => event,
-            Some(LoopEvent::Member(member, event)) => {
-                view.store = member.as_u32();
-                if let Err(event) = self.keep_agent(&mut view, event)
-                    && let Some(fault) = self.keep_rpc(&mut view, event)
-                {
-                    self.fail(&mut view, fault);
-                }
-                return view;
+        match event {
+            LoopEvent::Store(over) => {
+                self.of_member(&mut view, over.store);
+                let cell = self.ops.get(&over.call.0)?.1.clone();
+                let answer = match over.result {
+                    Ok(answer) => {
+                        cell.lock_waiting().result.values.replace(answer.values);
+                        Ok(Answer::Store(answer.outcome))
+                    }
+                    Err(error) => Err(call_fault(&error).with(|details| details.keys = over.keys)),
+                };
+                self.complete(view, over.call, answer)
             }
-            Some(LoopEvent::Session(session, event)) => {
-                let member = stores.session(session);
-                let run_id = member.as_ref().and_then(Session::run_id);
-                let node = member.as_ref().map_or("", Session::node);
-                let peer = member.as_ref().map_or("", Session::peer);
-                let NodeEventView { kind, operation, number, revision, fault } =
-                    self.keep((run_id, node, peer), event);
-                (view.kind, view.operation, view.number) = (kind, operation, number);
-                (view.store, view.revision) = (session.as_u32(), revision);
-                view.item_count = self.members.len() + self.items.len() + self.answers.count() + self.left;
-                if !self.value.is_empty() {
-                    (view.data, view.len) = (self.value.as_ptr(), self.value.len());
-                }
-                if let Some(fault) = fault {
-                    self.fail(&mut view, fault);
-                }
-                return view;
+            LoopEvent::Session(id, event) => {
+                self.of_member(&mut view, id);
+                self.show_session(view, id, event)
             }
-        };
-        view.kind = RDZV_EVENT_COMPLETED;
-        view.operation = event.call.0;
-        view.store = event.store.as_u32();
-        match event.result {
-            Ok(answer) => match answer.outcome {
-                Outcome::Number(number) => view.number = number,
-                Outcome::Ready => view.number = 1,
-                Outcome::Value => {
-                    self.value = answer.values.into_iter().next().unwrap_or_default();
-                    view.data = self.value.as_ptr();
-                    view.len = self.value.len();
+            LoopEvent::Member(id, event) => {
+                self.of_member(&mut view, id);
+                match self.show_agent(view, event) {
+                    Ok(view) => Some(view),
+                    Err(event) => self.show_rpc(view, event),
                 }
-                Outcome::Values(_) => {
-                    self.items = answer.values;
-                    view.item_count = self.items.len();
-                }
-                Outcome::Applied
-                | Outcome::Alive
-                | Outcome::NotReady
-                | Outcome::Released
-                | Outcome::Missing
-                | Outcome::QueueEmpty => {}
-            },
-            Err(failure) => {
-                self.fail(&mut view, call_fault(&failure).with(|details| details.keys = event.keys))
             }
         }
-        view
     }
 
-    fn fail(&mut self, view: &mut rdzv_event, fault: Fault) {
-        let error = self.error.insert(Box::new(rdzv_error::new(fault)));
-        view.status = error.status();
-        view.error = &raw const **error;
+    fn of_member(&self, view: &mut rdzv_event, id: MemberId) {
+        if let Some(member) = self.members.get(&id) {
+            (view.member, view.member_data) = (std::ptr::from_ref(&**member).cast_mut(), member.user_data);
+        }
     }
-}
 
-/// Submits `rdzv_store_set` to a store of the loop. Barriers by keys and worker counts take several
-/// operations and are available for blocking stores only.
-///
-/// This function and all submissions below return at once. They copy their arguments and write the
-/// operation's number to `*operation`; its event follows by its deadline at the latest. `timeout_ms` and
-/// the statuses of events are as for a blocking store. Operations on one store may complete in another
-/// order than they were submitted: if an operation depends on another one, wait for the event of that one
-/// first.
-///
-/// Errors: `RDZV_INVALID_ARGUMENT` (also for an unknown store), `RDZV_LIMIT_EXCEEDED`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_set(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    key: *const u8,
-    key_len: usize,
-    value: *const u8,
-    value_len: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let key = submission.key(key, key_len)?;
-            submission.begin(Request::Set { key, value: bytes(value, value_len, "value")? })
-        })
+    /// Ends an operation. Returns its event unless the operation was freed.
+    pub(crate) fn complete(
+        &mut self,
+        view: rdzv_event,
+        call: CallId,
+        answer: Result<Answer, Fault>,
+    ) -> Option<rdzv_event> {
+        let (_, cell) = self.ops.remove(&call.0)?;
+        // The failure is in the result.
+        let _ = cell.lock_waiting().end(answer);
+        let op = cell.handle();
+        let op_data = cell.user_data;
+        (!op.is_null()).then_some(rdzv_event { kind: RDZV_EVENT_COMPLETED, op, op_data, ..view })
     }
-}
 
-/// Submits `rdzv_store_get`; the event has the value.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_get(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    key: *const u8,
-    key_len: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let key = submission.key(key, key_len)?;
-            submission.begin(Request::Get { key })
-        })
+    fn show_session(&mut self, view: rdzv_event, id: MemberId, event: SessionEvent) -> Option<rdzv_event> {
+        let of = |kind| Some(rdzv_event { kind, ..view });
+        match event {
+            SessionEvent::Open => of(RDZV_EVENT_SESSION_OPEN),
+            SessionEvent::Node(NodeEvent::Seated) => of(RDZV_EVENT_NODE_SEATED),
+            SessionEvent::Node(NodeEvent::Standby { ahead }) => {
+                Some(rdzv_event { kind: RDZV_EVENT_NODE_STANDING_BY, spares_ahead: ahead, ..view })
+            }
+            SessionEvent::Node(event) => {
+                let event = event.into_round_event()?;
+                let (projected, text) = projected(Some(&event));
+                let (event, text) = self.last_event.round.insert((Box::new(projected), text.into()));
+                let view = rdzv_event { kind: RDZV_EVENT_ROUND, round_event: &raw const **event, ..view };
+                Some(if event.kind == RDZV_ROUND_EVENT_JOB_FAILED {
+                    rdzv_event { message: text.as_ptr(), message_len: text.len(), ..view }
+                } else {
+                    rdzv_event { node: text.as_ptr(), node_len: text.len(), ..view }
+                })
+            }
+            SessionEvent::Changed(call, change) => {
+                let (_, cell) = self.ops.get(&call.0)?;
+                let (op, op_data) = (cell.handle(), cell.user_data);
+                if op.is_null() {
+                    self.stores.cancel(id, call);
+                    return None;
+                }
+                let (key, value) = (change.key, change.value);
+                let projected = change_of(change.revision, &key, value.as_deref());
+                let change = (Box::new(projected), key, value.unwrap_or_default());
+                let change = &raw const *self.last_event.change.insert(change).0;
+                Some(rdzv_event { kind: RDZV_EVENT_CHANGE, op, op_data, change, ..view })
+            }
+            SessionEvent::WatchOver(call, error) => self.complete(view, call, Err(watch_fault(&error))),
+            SessionEvent::LeaseOver { lease, why, .. } => {
+                let lease_why = why.number().into();
+                Some(rdzv_event { kind: RDZV_EVENT_LEASE_OVER, lease, lease_why, ..view })
+            }
+            SessionEvent::Over(ended) => {
+                let mut view = rdzv_event { kind: RDZV_EVENT_SESSION_OVER, ..view };
+                if let Err(error) = ended {
+                    let fault = self.session_fault(id, error);
+                    view.error = self.last_event.fail(fault);
+                }
+                Some(view)
+            }
+            SessionEvent::Completed { call, operation, key, elapsed, result } => {
+                let answer = match result {
+                    Ok(NativeResponse::Watching(revision)) => return self.watching(view, id, call, revision),
+                    Ok(response) => {
+                        let cell = &self.ops.get(&call.0)?.1;
+                        let peer =
+                            self.stores.session(id).map_or(String::new(), |session| session.peer().into());
+                        Answer::of_native(response, &cell.lock_waiting(), elapsed, &peer)
+                    }
+                    Err(error) if operation.is_of_the_rendezvous() => Err(self.session_fault(id, error)),
+                    Err(error) => {
+                        let keys: Vec<&[u8]> = key.iter().map(Vec::as_slice).collect();
+                        Err(of_keys(native_fault(&error), &keys))
+                    }
+                };
+                self.complete(view, call, answer)
+            }
+        }
     }
-}
 
-/// Submits `rdzv_store_add`; the event's number is the sum.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_add(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    key: *const u8,
-    key_len: usize,
-    delta: i64,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let key = submission.key(key, key_len)?;
-            submission.begin(Request::Add { key, delta })
-        })
+    /// Returns the event of a watch that has begun.
+    fn watching(
+        &mut self,
+        view: rdzv_event,
+        id: MemberId,
+        call: CallId,
+        revision: u64,
+    ) -> Option<rdzv_event> {
+        let (_, cell) = self.ops.get(&call.0)?;
+        let (op, op_data) = (cell.handle(), cell.user_data);
+        if op.is_null() {
+            self.stores.cancel(id, call);
+            return None;
+        }
+        cell.lock_waiting().progress(Answer::Native(NativeResponse::Watching(revision)));
+        Some(rdzv_event { kind: RDZV_EVENT_WATCHING, op, op_data, ..view })
     }
-}
 
-/// Submits `rdzv_store_compare_set`; the event has the value afterwards.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_compare_set(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    key: *const u8,
-    key_len: usize,
-    expected: *const u8,
-    expected_len: usize,
-    desired: *const u8,
-    desired_len: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let key = submission.key(key, key_len)?;
-            let expected = bytes(expected, expected_len, "expected")?;
-            let desired = bytes(desired, desired_len, "desired")?;
-            submission.begin(Request::CompareSet { key, expected, desired })
-        })
-    }
-}
-
-/// Submits `rdzv_store_wait`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_wait(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    keys: *const rdzv_bytes,
-    key_count: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let keys = list(keys, key_count, "keys")?;
-            let keys = Keys::scoped(submission.scope, &keys);
-            submission.begin(Request::Wait { keys })
-        })
-    }
-}
-
-/// Submits `rdzv_store_check`; the event's number is 1 if every key exists, else 0.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_check(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    keys: *const rdzv_bytes,
-    key_count: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let keys = list(keys, key_count, "keys")?;
-            let keys = Keys::scoped(submission.scope, &keys);
-            submission.begin(Request::Check { keys })
-        })
-    }
-}
-
-/// Submits `rdzv_store_delete_key`; the event's number is 1 if the key existed, else 0.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_delete_key(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    key: *const u8,
-    key_len: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let key = submission.key(key, key_len)?;
-            submission.begin(Request::Delete { key })
-        })
-    }
-}
-
-/// Submits `rdzv_store_num_keys`; the event's number is the count.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_num_keys(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            submission.begin(Request::NumKeys)
-        })
-    }
-}
-
-/// Submits `rdzv_store_list_keys`; the event has the keys as items.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_list_keys(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            submission.begin(Request::ListKeys)
-        })
-    }
-}
-
-/// Submits `rdzv_store_append`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_append(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    key: *const u8,
-    key_len: usize,
-    value: *const u8,
-    value_len: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let key = submission.key(key, key_len)?;
-            submission.begin(Request::Append { key, value: bytes(value, value_len, "value")? })
-        })
-    }
-}
-
-/// Submits `rdzv_store_multi_get`; the event has the values as items.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_multi_get(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    keys: *const rdzv_bytes,
-    key_count: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let keys = list(keys, key_count, "keys")?;
-            let keys = Keys::scoped(submission.scope, &keys);
-            submission.begin(Request::MultiGet { keys })
-        })
-    }
-}
-
-/// Submits `rdzv_store_multi_set`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_multi_set(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    keys: *const rdzv_bytes,
-    values: *const rdzv_bytes,
-    count: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let (keys, values) = (list(keys, count, "keys")?, list(values, count, "values")?);
-            let pairs: Vec<(&[u8], &[u8])> = keys.into_iter().zip(values).collect();
-            submission.begin(Request::MultiSet { pairs: Pairs::scoped(submission.scope, &pairs) })
-        })
-    }
-}
-
-/// Submits `rdzv_store_queue_push`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_queue_push(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    key: *const u8,
-    key_len: usize,
-    item: *const u8,
-    item_len: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let key = submission.key(key, key_len)?;
-            submission.begin(Request::QueuePush { key, value: bytes(item, item_len, "item")? })
-        })
-    }
-}
-
-/// Submits `rdzv_store_queue_pop`; the event has the item.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_queue_pop(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    key: *const u8,
-    key_len: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let key = submission.key(key, key_len)?;
-            submission.begin(Request::QueuePop { key })
-        })
-    }
-}
-
-/// Submits `rdzv_store_queue_len`; the event's number is the length.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_queue_len(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    key: *const u8,
-    key_len: usize,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let key = submission.key(key, key_len)?;
-            submission.begin(Request::QueueLen { key })
-        })
-    }
-}
-
-/// Submits `rdzv_store_barrier`; the event follows when all participants have arrived.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_barrier(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    key: *const u8,
-    key_len: usize,
-    world_size: i64,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            let key = submission.key(key, key_len)?;
-            submission.begin(Request::Barrier { key, world_size: participants(world_size)? })
-        })
-    }
-}
-
-/// Submits `rdzv_store_ping`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_store_ping(
-    event_loop: *mut rdzv_loop,
-    store: u32,
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::submit((event_loop, store), timeout_ms, operation, error, &mut |submission| {
-            submission.ping()
-        })
+    /// Returns the failure of a session, or of the run if it is that of a node.
+    fn session_fault(&mut self, id: MemberId, error: NativeError) -> Fault {
+        let session = self.stores.session(id);
+        let names = session.as_ref().and_then(|session| Some((session.run_id()?, session.node())));
+        match names {
+            Some(names) => fault_of_node(error, names),
+            None => native_fault(&error),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Failures of calls.
 
+use crate::bytes::rdzv_bytes;
 use crate::status::rdzv_status;
 use rendezvous_core::error::OneLine;
 use std::ffi::CString;
@@ -8,11 +9,11 @@ use std::ops::Deref;
 
 /// Failure before it is converted for C. Boxed, because the result of every function of the C API carries
 /// one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fault(Box<Details>);
 
 /// Details of a failure.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Details {
     pub(crate) status: rdzv_status,
     pub(crate) message: String,
@@ -40,6 +41,12 @@ impl Fault {
         Self::of(status, message.into())
     }
 
+    /// Returns a fault with the number of a system call's error.
+    pub(crate) fn os(status: rdzv_status, message: impl Into<String>, cause: &std::io::Error) -> Self {
+        let os_error = cause.raw_os_error().unwrap_or(0);
+        Self::of(status, message.into()).with(|details| details.os_error = os_error)
+    }
+
     pub(crate) fn during(self, operation: &str) -> Self {
         self.with(|details| details.operation = operation.into())
     }
@@ -59,50 +66,56 @@ impl Deref for Fault {
     }
 }
 
-/// Details of a failed call. The function that receives one owns it and frees it with `rdzv_error_free`.
-/// Any thread may read it. Strings that it returns are valid until it is freed.
-#[derive(Clone, Debug)]
-pub struct rdzv_error {
-    pub(crate) status: rdzv_status,
-    pub(crate) message: CString,
-    pub(crate) operation: CString,
-    pub(crate) peer: CString,
-    pub(crate) phase: CString,
-    pub(crate) elapsed_ms: i64,
-    pub(crate) os_error: i32,
-    pub(crate) keys: Vec<Vec<u8>>,
-    pub(crate) cause: CString,
-    pub(crate) ranks: Vec<i64>,
-    pub(crate) nodes: Vec<Vec<u8>>,
-    pub(crate) revision: u64,
-    pub(crate) generation: u64,
+/// Converts text for C; a NUL in it becomes `\0`.
+pub(crate) fn c_string(text: impl AsRef<str>) -> CString {
+    CString::new(text.as_ref().replace('\0', "\\0")).unwrap_or_default()
 }
+
+/// Details of a failed call. The function that receives one owns it and frees it with `rdzv_error_free`.
+/// Any thread may read it. Strings and lists that it returns are valid until it is freed.
+#[derive(Debug)]
+pub struct rdzv_error {
+    /// Its texts end with a NUL.
+    pub(crate) details: Details,
+    pub(crate) keys: Vec<rdzv_bytes>,
+    pub(crate) nodes: Vec<rdzv_bytes>,
+}
+// SAFETY: the lists point into `details`, which does not change.
+unsafe impl Send for rdzv_error {}
+// SAFETY: as above.
+unsafe impl Sync for rdzv_error {}
 
 impl rdzv_error {
     pub(crate) const fn status(&self) -> rdzv_status {
-        self.status
+        self.details.status
     }
 
     pub(crate) fn new(fault: Fault) -> Self {
-        let fault = *fault.0;
-        let text = |text: String| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
-        let mut message = String::with_capacity(fault.message.len());
+        let mut details = *fault.0;
+        let mut message = String::with_capacity(details.message.len() + 1);
         // Writing into a string cannot fail.
-        let _ = OneLine(&mut message).write_str(&fault.message);
-        Self {
-            status: fault.status,
-            message: text(message),
-            operation: text(fault.operation),
-            peer: text(fault.peer),
-            phase: text(fault.phase),
-            elapsed_ms: fault.elapsed_ms,
-            os_error: fault.os_error,
-            keys: fault.keys,
-            cause: text(fault.cause),
-            ranks: fault.ranks,
-            nodes: fault.nodes,
-            revision: fault.revision,
-            generation: fault.generation,
+        let _ = OneLine(&mut message).write_str(&details.message);
+        details.message = message;
+        let Details { message, operation, peer, phase, cause, .. } = &mut details;
+        for text in [message, operation, peer, phase, cause] {
+            if text.contains('\0') {
+                *text = text.replace('\0', "\\0");
+            }
+            text.push('\0');
         }
+        Self::of(details)
+    }
+
+    fn of(details: Details) -> Self {
+        let views = |items: &[Vec<u8>]| -> Vec<rdzv_bytes> {
+            items.iter().map(|item| rdzv_bytes { data: item.as_ptr(), len: item.len() }).collect()
+        };
+        Self { keys: views(&details.keys), nodes: views(&details.nodes), details }
+    }
+}
+
+impl Clone for rdzv_error {
+    fn clone(&self) -> Self {
+        Self::of(self.details.clone())
     }
 }

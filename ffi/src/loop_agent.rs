@@ -4,37 +4,35 @@ use crate::agent::rdzv_agent;
 use crate::agent_event::{AgentEventView, EVENT_FIRST_SIZE, rdzv_agent_event};
 use crate::argument::{invalid, out_pointer, reference};
 use crate::fault::{Fault, rdzv_error};
-use crate::loop_event::{LastEvent, rdzv_event};
-use crate::loop_gate::{self, rdzv_loop};
+use crate::loop_event::{RDZV_EVENT_AGENT, rdzv_event};
+use crate::loop_gate::{self, rdzv_loop, rdzv_loop_member};
 use crate::sized;
 use crate::status::{RDZV_EXHAUSTED, rdzv_status};
 use rendezvous_agent::driver::loop_member::{AgentLoop, LoopAgentEvent};
-use rendezvous_core::driver::loop_client::{MemberEvent, MemberId};
+use rendezvous_core::driver::loop_client::MemberEvent;
+use std::ffi::c_void;
 
-/// `rdzv_event.kind`: event of an agent; `rdzv_loop_agent_event` returns it.
-pub const RDZV_EVENT_AGENT: i32 = 10;
-
-impl LastEvent {
-    /// Stores the data of an agent's event and fills the C event.
+impl rdzv_loop {
+    /// Stores the data of an agent's event and returns the event for C.
     ///
     /// # Errors
     ///
     /// Returns the event if it is not one of an agent.
-    pub(crate) fn keep_agent(
+    pub(crate) fn show_agent(
         &mut self,
-        view: &mut rdzv_event,
+        view: rdzv_event,
         event: MemberEvent,
-    ) -> Result<(), MemberEvent> {
+    ) -> Result<rdzv_event, MemberEvent> {
         let LoopAgentEvent { event, moment } = *event.downcast()?;
-        view.kind = RDZV_EVENT_AGENT;
-        self.agent = Some(AgentEventView::new(&event, &moment));
-        Ok(())
+        self.last_event.agent = Some(AgentEventView::new(&event, &moment));
+        Ok(rdzv_event { kind: RDZV_EVENT_AGENT, ..view })
     }
 }
 
-/// Adds an agent, which the loop drives from now on. Its events have kind `RDZV_EVENT_AGENT` and, in the
-/// field `store`, the number that goes to `*number`. The caller keeps the handle, to stop the agent, to
-/// read its worker group and to get its result. If the handle is freed, the agent continues in the loop.
+/// Adds an agent, which the loop drives from now on; its events have kind `RDZV_EVENT_AGENT`. `user_data`
+/// and `*member` are as for `rdzv_loop_add_store`. The caller keeps the agent's handle, to stop the
+/// agent, to read its worker group and to get its result. If that handle is freed, the agent continues in
+/// the loop.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (it is in a loop), `RDZV_REENTRANT` (a thread is running it),
 /// `RDZV_EXHAUSTED` (a system call failed).
@@ -42,35 +40,18 @@ impl LastEvent {
 pub unsafe extern "C" fn rdzv_loop_add_agent(
     event_loop: *mut rdzv_loop,
     agent: *const rdzv_agent,
-    number: *mut u32,
+    user_data: *mut c_void,
+    member: *mut *mut rdzv_loop_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: passed on unchanged.
     unsafe {
         loop_gate::operate(event_loop, error, &mut |this| {
-            let (number, agent) = (out_pointer(number, "number")?, reference(agent, "agent")?);
+            let (member, agent) = (out_pointer(member, "member")?, reference(agent, "agent")?);
             let added = this.stores.add_agent(agent.for_loop()?).map_err(|cause| {
-                Fault::new(RDZV_EXHAUSTED, format!("the agent cannot be watched: {cause}"))
-                    .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
+                Fault::os(RDZV_EXHAUSTED, format!("the agent cannot be watched: {cause}"), &cause)
             })?;
-            number.put(added.as_u32());
-            Ok(())
-        })
-    }
-}
-
-/// Removes an agent from the loop. No event of it follows, and it makes no progress until it is run or
-/// added again. If its handle was freed, its live workers are killed. An unknown agent is ignored.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_loop_remove_agent(
-    event_loop: *mut rdzv_loop,
-    number: u32,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            this.stores.remove_agent(MemberId::from_u32(number));
+            member.put(this.add(added, user_data, AgentLoop::remove_agent));
             Ok(())
         })
     }

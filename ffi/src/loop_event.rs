@@ -1,66 +1,110 @@
 //! Events of the caller's event loop.
 
-use crate::agent_event::AgentEventView;
-use crate::batch::Answers;
 use crate::fault::rdzv_error;
-use crate::loop_rpc_event::LastRpcEvent;
-use crate::status::rdzv_status;
-use rendezvous_core::driver::native_client::{Joined, MemberInfo, RunInfo};
-use rendezvous_core::rendezvous::round_event::RoundEvent;
+use crate::loop_gate::rdzv_loop_member;
+use crate::op::rdzv_op;
+use crate::rendezvous_event::rdzv_round_event;
+use crate::watch::rdzv_change;
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
 
 /// `rdzv_event.kind`: no event is pending.
 pub const RDZV_EVENT_NONE: i32 = 0;
-/// `rdzv_event.kind`: an operation has completed.
+/// `rdzv_event.kind`: the operation `op` is over; `rdzv_op_get_result` returns its result. It can be used
+/// again.
 pub const RDZV_EVENT_COMPLETED: i32 = 1;
+/// `rdzv_event.kind`: the session of a node or a native store is open, for the first time or again after
+/// its connection broke.
+pub const RDZV_EVENT_SESSION_OPEN: i32 = 2;
+/// `rdzv_event.kind`: the node has a slot in the round that is forming.
+pub const RDZV_EVENT_NODE_SEATED: i32 = 3;
+/// `rdzv_event.kind`: the node is a spare, with `spares_ahead` other spares ahead of it.
+pub const RDZV_EVENT_NODE_STANDING_BY: i32 = 4;
+/// `rdzv_event.kind`: `round_event` has an event of the node's round or of the run; `node` has the name
+/// of the node that it is about, and `message` that of a failed job.
+pub const RDZV_EVENT_ROUND: i32 = 5;
+/// `rdzv_event.kind`: the session of a node or a native store has ended, together with its leases and
+/// watches; no event of it follows. `error` is NULL if this side ended it. To continue, remove the member
+/// and add it again.
+pub const RDZV_EVENT_SESSION_OVER: i32 = 6;
+/// `rdzv_event.kind`: the watch `op` has begun; the `revision` of its result is that of the store.
+/// `RDZV_EVENT_CHANGE` follows for each change. The watch is over with its `RDZV_EVENT_COMPLETED`.
+pub const RDZV_EVENT_WATCHING: i32 = 7;
+/// `rdzv_event.kind`: `change` has a change that the watch `op` observed.
+pub const RDZV_EVENT_CHANGE: i32 = 8;
+/// `rdzv_event.kind`: a lease has ended by itself, and its keys were deleted: see `lease` and
+/// `lease_why`.
+pub const RDZV_EVENT_LEASE_OVER: i32 = 9;
+/// `rdzv_event.kind`: event of an agent; `rdzv_loop_agent_event` returns it.
+pub const RDZV_EVENT_AGENT: i32 = 10;
+/// `rdzv_event.kind`: an RPC worker has joined its group or, if `error` is not NULL, has failed to; no
+/// event of the worker follows a failure.
+pub const RDZV_EVENT_RPC_JOINED: i32 = 11;
+/// `rdzv_event.kind`: event of an RPC worker's group; `rdzv_loop_rpc_event` returns it.
+pub const RDZV_EVENT_RPC: i32 = 12;
+/// `rdzv_event.kind`: request to a handler of the loop. `rdzv_loop_rpc_request` returns it, and
+/// `rdzv_loop_rpc_responder` its responder.
+pub const RDZV_EVENT_RPC_REQUEST: i32 = 13;
+/// `rdzv_event.kind`: an RPC worker has ended; no event of it follows. `error` is NULL if it ended as it
+/// should.
+pub const RDZV_EVENT_RPC_OVER: i32 = 14;
 
-/// Data that the last event points to.
-#[derive(Debug, Default)]
-pub(crate) struct LastEvent {
-    pub(crate) value: Vec<u8>,
-    pub(crate) items: Vec<Vec<u8>>,
-    pub(crate) error: Option<Box<rdzv_error>>,
-    pub(crate) joined_round: Option<Joined>,
-    pub(crate) round_event: Option<RoundEvent>,
-    pub(crate) run_info: Option<RunInfo>,
-    pub(crate) members: Vec<MemberInfo>,
-    pub(crate) answers: Answers,
-    /// Number of keys that a delete of a prefix left.
-    pub(crate) left: usize,
-    pub(crate) agent: Option<AgentEventView>,
-    pub(crate) rpc: LastRpcEvent,
-}
-
-/// Event of a loop. Everything that it points to is valid until the next call on the loop.
+/// Event of a loop. Each kind names the fields that it has; the others are 0 or NULL. All that it points
+/// to is valid until the next call of `rdzv_loop_next_event`, but for `member`, which is valid until it
+/// is removed, and `op`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_event {
     /// Set this to `sizeof(rdzv_event)` before the call; on return it is the number of bytes filled.
     pub struct_size: u32,
-    /// `RDZV_EVENT_NONE`, `RDZV_EVENT_COMPLETED`, `RDZV_EVENT_AGENT`, an event of a node
-    /// (`RDZV_EVENT_NODE_OPEN` and following), of a native store (`RDZV_EVENT_CHANGE` and following) or of an
-    /// RPC worker (`RDZV_EVENT_RPC_JOINED` and following).
+    /// One of the `RDZV_EVENT_` numbers; later versions may add more.
     pub kind: i32,
-    /// Operation number that the submission returned: above 0 and unique within this loop.
-    pub operation: u64,
-    /// Number of the store, node, agent or RPC worker that the event is of.
-    pub store: u32,
-    /// Status of the operation.
-    pub status: rdzv_status,
-    /// add: the sum; num_keys, queue_len, delete_prefix and revoke_lease: the count; check, delete_key and
-    /// commit: 1 or 0; grant_lease: the lease; a node's barrier: the generation.
-    pub number: i64,
-    /// get, compare_set and queue_pop: the value; `RDZV_EVENT_ROUND`: a node's name; `RDZV_EVENT_CHANGE`: the
-    /// key; an RPC call: the answer; `RDZV_EVENT_RPC_REQUEST`: the payload. NULL otherwise.
-    pub data: *const u8,
-    /// Length of `data` in bytes.
-    pub len: usize,
-    /// multi_get, list_keys and `RDZV_EVENT_CHANGE`: number of items for `rdzv_loop_item`; members of a node's
-    /// round: number of members for `rdzv_loop_member`; batch: number of answers for `rdzv_loop_answer`;
-    /// delete_prefix: number of keys left because they belong to rounds that are over.
-    pub item_count: usize,
-    /// Details if `status` is not `RDZV_OK`, else NULL. Do not free it.
+    /// Member that the event is of.
+    pub member: *mut rdzv_loop_member,
+    /// Pointer of the program that belongs to the member.
+    pub member_data: *mut c_void,
+    /// Operation that the event is of, if it is of one.
+    pub op: *mut rdzv_op,
+    /// Pointer of the program that belongs to the operation.
+    pub op_data: *mut c_void,
+    /// Reason why a session, a worker or its joining ended; NULL if it ended as it should.
     pub error: *const rdzv_error,
-    /// `RDZV_EVENT_CHANGE`: the store's revision after that change; commit and start of a watch: the store's
-    /// revision. 0 otherwise.
-    pub revision: u64,
+    /// `RDZV_EVENT_CHANGE`: the change.
+    pub change: *const rdzv_change,
+    /// `RDZV_EVENT_ROUND`: the event of the round.
+    pub round_event: *const rdzv_round_event,
+    /// `RDZV_EVENT_ROUND`: name of the node that the event is about. Not NUL-terminated.
+    pub node: *const u8,
+    /// Length of `node` in bytes.
+    pub node_len: usize,
+    /// `RDZV_EVENT_ROUND` of kind `RDZV_ROUND_EVENT_JOB_FAILED`: message of the node that reported the
+    /// failure. Not NUL-terminated.
+    pub message: *const u8,
+    /// Length of `message` in bytes.
+    pub message_len: usize,
+    /// `RDZV_EVENT_LEASE_OVER`: number of the lease.
+    pub lease: u64,
+    /// `RDZV_EVENT_LEASE_OVER`: why it ended, such as `RDZV_WHY_DEADLINE`.
+    pub lease_why: i32,
+    /// `RDZV_EVENT_NODE_STANDING_BY`: number of spares that take a slot before this one.
+    pub spares_ahead: u32,
 }
+
+pub(crate) const NO_EVENT: rdzv_event = rdzv_event {
+    struct_size: 0,
+    kind: RDZV_EVENT_NONE,
+    member: null_mut(),
+    member_data: null_mut(),
+    op: null_mut(),
+    op_data: null_mut(),
+    error: null(),
+    change: null(),
+    round_event: null(),
+    node: null(),
+    node_len: 0,
+    message: null(),
+    message_len: 0,
+    lease: 0,
+    lease_why: 0,
+    spares_ahead: 0,
+};

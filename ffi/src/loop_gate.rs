@@ -1,54 +1,87 @@
-//! Event loops. One thread at a time uses one.
+//! Event loops and their members. One thread at a time uses a loop.
 //!
-//! User code that a call on the loop runs, such as a custom backend, may not use the loop. All functions except
-//! [`operate`], [`submit`] and [`remove`] must be called inside a guard.
+//! User code that a call on the loop runs, such as a custom backend, may not use the loop.
 
-use crate::argument::{bytes, invalid, out_pointer, reference_mut};
+use crate::argument::{invalid, reference_mut};
 use crate::context::Home;
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
-use crate::loop_event::LastEvent;
-use crate::status::{RDZV_INVALID_ARGUMENT, RDZV_REENTRANT, rdzv_status};
-use crate::store::{call_fault, timeout};
-use rendezvous_core::driver::loop_client::{Loop, MemberId, SubmitError};
-use rendezvous_core::driver::native_client::NativeRequest;
-use rendezvous_core::driver::store::Timeout;
-use rendezvous_core::store::call::CallId;
-use rendezvous_core::store::op::{Key, Request};
+use crate::last_event::LastEvent;
+use crate::op::OpCell;
+use crate::status::{RDZV_FREE_REFUSED, RDZV_REENTRANT, rdzv_status};
+use rendezvous_core::driver::loop_client::{Loop, MemberId};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-/// Stores that live in the caller's event loop. Add `rdzv_loop_fd` to your poll, epoll or select; when it
-/// is readable, call `rdzv_loop_poll`, then `rdzv_loop_next_event` until it returns `RDZV_EVENT_NONE`.
-/// Deadlines, pauses and name look-ups make the descriptor readable too, so you need no timer. One thread
-/// at a time may use a loop.
+/// Event loop of the caller, which owns members: stores, nodes, agents and RPC workers. Add
+/// `rdzv_loop_fd` to your poll, epoll or select; when it is readable, call `rdzv_loop_poll`, then
+/// `rdzv_loop_next_event` until it returns `RDZV_EVENT_NONE`. Deadlines, pauses and name look-ups make
+/// the descriptor readable too, so you need no timer. One thread at a time may use a loop and its
+/// members.
 ///
-/// User code invoked by a call on the loop must not use that loop: functions return `RDZV_REENTRANT`, or
-/// NULL if they return a pointer. This concerns the following code. `rdzv_loop_rpc_call` and `_notify` may
-/// invoke a custom backend, and `release`; `rdzv_loop_cancel` may invoke `release`. `rdzv_loop_next_event`,
-/// `rdzv_loop_poll`, `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove_rpc` and `rdzv_loop_free` may invoke the
-/// `done` of `rdzv_rpc_handlers_dispatch` for requests that end without an answer.
-///
-/// Two functions are exceptions. `rdzv_loop_free` frees the loop when the outer call returns, which then
-/// reports no event. `rdzv_loop_remove_rpc` removes a worker, whose events are then not reported.
+/// User code invoked by a call on the loop must not use that loop or its members: functions return
+/// `RDZV_REENTRANT`, or NULL if they return a pointer, and `rdzv_loop_free` has no effect. This concerns
+/// the following code. `rdzv_loop_rpc_call` may invoke a custom backend, and `release`;
+/// `rdzv_loop_cancel` may invoke `release`. `rdzv_loop_next_event`, `rdzv_loop_poll`,
+/// `rdzv_loop_rpc_shutdown`, `rdzv_loop_remove` and `rdzv_loop_free` may invoke the `done` of
+/// `rdzv_rpc_responder_new` for requests that end without a response.
 #[derive(Debug)]
 pub struct rdzv_loop {
     pub(crate) stores: Loop,
-    home: Arc<Home>,
+    pub(crate) home: Arc<Home>,
     /// Data that the last event points to.
     pub(crate) last_event: LastEvent,
+    pub(crate) members: HashMap<MemberId, Box<rdzv_loop_member>>,
+    /// Operations under way with their members, by the numbers of their calls.
+    pub(crate) ops: HashMap<u64, (MemberId, Arc<OpCell>)>,
     /// Dropped last: until then, user code run by the other fields' destructors is refused.
     pub(crate) gate: Arc<Gate>,
+}
+
+/// Member of an event loop: a store, a node, an agent or an RPC worker. The loop owns it; it is valid
+/// until `rdzv_loop_remove` or `rdzv_loop_free`.
+#[derive(Debug)]
+pub struct rdzv_loop_member {
+    pub(crate) event_loop: *mut rdzv_loop,
+    pub(crate) id: MemberId,
+    pub(crate) user_data: *mut c_void,
+    /// Removes the member from the loop.
+    pub(crate) remove: fn(&mut Loop, MemberId),
 }
 
 impl rdzv_loop {
     pub(crate) fn new(stores: Loop, home: Arc<Home>) -> Self {
         let gate = Gate::new(stores.fd());
-        Self { stores, home, last_event: LastEvent::default(), gate }
+        let (members, ops) = (HashMap::new(), HashMap::new());
+        Self { stores, home, last_event: LastEvent::default(), members, ops, gate }
     }
 
     fn refuse_sink(&self) -> Result<(), Fault> {
         self.home.refuse_sink()
+    }
+
+    /// Makes the handle of a new member.
+    pub(crate) fn add(
+        &mut self,
+        id: MemberId,
+        user_data: *mut c_void,
+        remove: fn(&mut Loop, MemberId),
+    ) -> *mut rdzv_loop_member {
+        let event_loop = std::ptr::from_mut(self);
+        let mut member = Box::new(rdzv_loop_member { event_loop, id, user_data, remove });
+        let handle = &raw mut *member;
+        self.members.insert(id, member);
+        handle
+    }
+}
+
+impl Drop for rdzv_loop {
+    fn drop(&mut self) {
+        self.ops.drain().for_each(|(_, (_, cell))| cell.lock_waiting().abandoned());
     }
 }
 
@@ -57,142 +90,48 @@ impl rdzv_loop {
 pub(crate) struct Gate {
     pub(crate) poison: Poison,
     fd: i32,
-    users: Mutex<LoopUsers>,
-}
-
-/// Current user of a loop, and work deferred until it leaves.
-#[derive(Debug, Default)]
-struct LoopUsers {
-    state: LoopState,
-    /// Workers removed by user code inside a call.
-    removed: Vec<(MemberId, Removal)>,
-}
-
-/// Function that removes a worker from a loop.
-type Removal = fn(&mut Loop, MemberId);
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum LoopState {
-    #[default]
-    Free,
-    /// This thread uses the loop.
-    Busy(ThreadId),
-    /// This thread uses the loop and frees it when it leaves.
-    FreeOnLeave(ThreadId),
+    user: Mutex<Option<ThreadId>>,
+    /// True after user code tried to free the loop inside a call on it, until the next call.
+    free_was_refused: AtomicBool,
 }
 
 impl Gate {
     fn new(fd: i32) -> Arc<Self> {
-        Arc::new(Self { poison: Poison::default(), fd, users: Mutex::default() })
+        let (poison, user, free_was_refused) = Default::default();
+        Arc::new(Self { poison, fd, user, free_was_refused })
     }
 
-    fn users(&self) -> MutexGuard<'_, LoopUsers> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    fn user(&self) -> MutexGuard<'_, Option<ThreadId>> {
+        self.user.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters the loop; returns false if it is in use.
-    fn try_enter(&self) -> bool {
-        let mut users = self.users();
-        let is_free = users.state == LoopState::Free;
-        if is_free {
-            users.state = LoopState::Busy(std::thread::current().id());
+    /// Enters the loop; returns `None` if it is in use.
+    fn enter(self: &Arc<Self>) -> Option<Inside> {
+        let mut user = self.user();
+        if user.is_some() {
+            return None;
         }
-        is_free
-    }
-
-    /// Leaves the loop and lets the next user enter; returns false for a loop that is to be freed.
-    fn leave(&self) -> bool {
-        let mut users = self.users();
-        let is_busy = matches!(users.state, LoopState::Busy(_));
-        if is_busy {
-            users.state = LoopState::Free;
-        }
-        is_busy
-    }
-
-    /// Marks the loop to be freed by its current user; returns true if it was idle, so the caller must free
-    /// it.
-    fn free_on_leave(&self) -> bool {
-        let mut users = self.users();
-        let (thread, is_free) = match users.state {
-            LoopState::Free => (std::thread::current().id(), true),
-            LoopState::Busy(thread) | LoopState::FreeOnLeave(thread) => (thread, false),
-        };
-        users.state = LoopState::FreeOnLeave(thread);
-        is_free
-    }
-
-    /// Returns true if the loop is freed as soon as its current user leaves.
-    pub(crate) fn is_freed_on_leave(&self) -> bool {
-        matches!(self.users().state, LoopState::FreeOnLeave(_))
-    }
-
-    /// Defers the removal of a worker until the current user leaves; returns false if this thread is not
-    /// inside the loop.
-    fn defer_removal(&self, worker: MemberId, removal: Removal) -> bool {
-        let mut users = self.users();
-        let is_inside = match users.state {
-            LoopState::Free => false,
-            LoopState::Busy(thread) | LoopState::FreeOnLeave(thread) => thread == std::thread::current().id(),
-        };
-        if is_inside {
-            users.removed.push((worker, removal));
-        }
-        is_inside
-    }
-
-    fn next_removed(&self) -> Option<(MemberId, Removal)> {
-        self.users().removed.pop()
+        *user = Some(std::thread::current().id());
+        Some(Inside(Arc::clone(self)))
     }
 }
 
-/// Returns the gate of a loop, which may be in use; `None` for NULL. Returns a reference count of its own,
-/// because the current user may free the loop.
+/// Exclusive use of a loop; ends when dropped.
+struct Inside(Arc<Gate>);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        *self.0.user() = None;
+    }
+}
+
+/// Returns the gate of a loop, which may be in use; `None` for NULL.
 unsafe fn gate_of(event_loop: *const rdzv_loop) -> Option<Arc<Gate>> {
     // SAFETY: NULL or a live loop, whose current user does not replace the gate.
     (!event_loop.is_null()).then(|| unsafe { Arc::clone(&(*event_loop).gate) })
 }
 
-/// Exclusive use of a loop; ends when dropped.
-struct Inside {
-    gate: Arc<Gate>,
-    event_loop: *mut rdzv_loop,
-}
-
-/// Executes deferred removals when dropped, then leaves the loop, even if a removal panics.
-struct Leaving(Inside);
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        if !self.gate.leave() {
-            // SAFETY: the program gave the loop up while it was in use, and the gate stays shut.
-            drop(unsafe { Box::from_raw(self.event_loop) });
-        }
-    }
-}
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        // A loop in which a call panicked can only be freed.
-        if !std::thread::panicking() {
-            // SAFETY: a live loop that this thread alone uses, and the body has returned.
-            remove_now(unsafe { &mut *self.0.event_loop }, None);
-        }
-    }
-}
-
-/// Removes the workers that user code has removed during this call, including those removed by code that a
-/// removal runs. Returns true if `watched` was one of them.
-pub(crate) fn remove_now(this: &mut rdzv_loop, watched: Option<MemberId>) -> bool {
-    let mut was_removed = false;
-    while let Some((worker, removal)) = this.gate.next_removed() {
-        was_removed |= watched == Some(worker);
-        removal(&mut this.stores, worker);
-    }
-    was_removed
-}
-
-/// Runs an operation on a loop inside a guard.
+/// Runs a call on a loop inside a guard.
 pub(crate) unsafe fn operate(
     event_loop: *mut rdzv_loop,
     error: *mut *mut rdzv_error,
@@ -202,49 +141,32 @@ pub(crate) unsafe fn operate(
     unsafe {
         let gate = gate_of(event_loop);
         guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, &mut || {
-            enter(gate.as_ref(), event_loop, body)
-        })
-    }
-}
-
-/// Runs the body of an operation; the caller provides the guard.
-unsafe fn enter(
-    gate: Option<&Arc<Gate>>,
-    event_loop: *mut rdzv_loop,
-    body: &mut dyn FnMut(&mut rdzv_loop) -> Result<(), Fault>,
-) -> Result<(), Fault> {
-    if gate.is_some_and(|gate| !gate.try_enter()) {
-        let message = "the event loop is in use, by another thread or by a caller of this function";
-        return Err(Fault::new(RDZV_REENTRANT, message));
-    }
-    let inside = gate.map(|gate| Leaving(Inside { gate: Arc::clone(gate), event_loop }));
-    // SAFETY: NULL, which is refused, or a live loop that this thread alone uses.
-    let this = unsafe { reference_mut(event_loop, "event_loop") }?;
-    let done = this.refuse_sink().and_then(|()| body(this));
-    drop(inside);
-    done
-}
-
-/// Removes a worker inside a guard: at once, or when the current user leaves if that is this thread.
-pub(crate) unsafe fn remove(
-    event_loop: *mut rdzv_loop,
-    error: *mut *mut rdzv_error,
-    worker: MemberId,
-    removal: Removal,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        let gate = gate_of(event_loop);
-        guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, &mut || {
-            if gate.as_ref().is_some_and(|gate| gate.defer_removal(worker, removal)) {
-                return Ok(());
-            }
-            let mut remove = |this: &mut rdzv_loop| {
-                removal(&mut this.stores, worker);
-                Ok(())
+            let Some(gate) = &gate else { return Err(invalid("the event loop or its member is NULL")) };
+            let Some(_inside) = gate.enter() else {
+                let message = "the event loop is in use, by another thread or by a caller of this function";
+                return Err(Fault::new(RDZV_REENTRANT, message));
             };
-            enter(gate.as_ref(), event_loop, &mut remove)
+            if gate.free_was_refused.swap(false, Ordering::AcqRel) {
+                let message = "rdzv_loop_free was called inside a call on the loop and had no effect";
+                return Err(Fault::new(RDZV_FREE_REFUSED, message));
+            }
+            let this = reference_mut(event_loop, "event_loop")?;
+            this.refuse_sink()?;
+            body(this)
         })
+    }
+}
+
+/// Runs a call on a member of a loop inside a guard.
+pub(crate) unsafe fn operate_member(
+    member: *mut rdzv_loop_member,
+    error: *mut *mut rdzv_error,
+    body: &mut dyn FnMut(&mut rdzv_loop, MemberId) -> Result<(), Fault>,
+) -> rdzv_status {
+    // SAFETY: NULL or valid, as the header requires; NULL has no loop, so the body runs for a member only.
+    unsafe {
+        let event_loop = member.as_ref().map_or(null_mut(), |member| member.event_loop);
+        operate(event_loop, error, &mut |this| body(this, (*member).id))
     }
 }
 
@@ -256,13 +178,10 @@ pub(crate) unsafe fn read<R>(
 ) -> R {
     // SAFETY: NULL or valid, as the header requires.
     let gate = unsafe { gate_of(event_loop) };
-    match gate {
-        Some(gate) if gate.try_enter() => {
-            let _inside = Leaving(Inside { gate, event_loop: event_loop.cast_mut() });
-            // SAFETY: a live loop that this thread alone uses.
-            read(unsafe { &*event_loop })
-        }
-        _ => fallback,
+    match gate.as_ref().and_then(Gate::enter) {
+        // SAFETY: a live loop that this thread alone uses.
+        Some(_inside) => read(unsafe { &*event_loop }),
+        None => fallback,
     }
 }
 
@@ -272,70 +191,17 @@ pub(crate) unsafe fn fd_of(event_loop: *const rdzv_loop) -> i32 {
     unsafe { gate_of(event_loop) }.map_or(-1, |gate| gate.fd)
 }
 
-/// Frees a loop, or marks it to be freed by its current user.
+/// Frees a loop, unless a call on it is in progress.
 pub(crate) unsafe fn free(event_loop: *mut rdzv_loop) {
     // SAFETY: NULL or valid, as the header requires.
-    if unsafe { gate_of(event_loop) }.is_some_and(|gate| gate.free_on_leave()) {
+    let Some(gate) = (unsafe { gate_of(event_loop) }) else { return };
+    match gate.enter() {
         // SAFETY: the program gives the loop up, and no thread can enter it any more.
-        drop(unsafe { Box::from_raw(event_loop) });
-    }
-}
-
-/// Submits an operation; `request` receives the store's key scope.
-pub(crate) unsafe fn submit(
-    (event_loop, store): (*mut rdzv_loop, u32),
-    timeout_ms: i64,
-    operation: *mut u64,
-    error: *mut *mut rdzv_error,
-    request: &mut dyn FnMut(&mut Submission<'_>) -> Result<CallId, Fault>,
-) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        operate(event_loop, error, &mut |this| {
-            let (operation, timeout) = (out_pointer(operation, "operation")?, timeout(timeout_ms)?);
-            let store = MemberId::from_u32(store);
-            let scope = this.stores.scope(store).map(Box::<[u8]>::from);
-            let scope = scope.ok_or_else(|| invalid(SubmitError::UnknownStore.to_string()))?;
-            let mut submission = Submission { stores: &mut this.stores, store, timeout, scope: &scope };
-            operation.put(request(&mut submission)?.0);
-            Ok(())
-        })
-    }
-}
-
-/// Store that a request is submitted to, and its timeout.
-pub(crate) struct Submission<'a> {
-    stores: &'a mut Loop,
-    store: MemberId,
-    timeout: Timeout,
-    pub(crate) scope: &'a [u8],
-}
-
-impl<'a> Submission<'a> {
-    pub(crate) unsafe fn key(&self, key: *const u8, key_len: usize) -> Result<Key<'a>, Fault> {
-        // SAFETY: passed on unchanged.
-        Ok(Key::scoped(self.scope, unsafe { bytes(key, key_len, "key") }?))
-    }
-
-    #[inline(never)]
-    pub(crate) fn begin(&mut self, request: Request<'_>) -> Result<CallId, Fault> {
-        self.stores.submit(self.store, request, self.timeout).map_err(submit_fault)
-    }
-
-    pub(crate) fn ping(&mut self) -> Result<CallId, Fault> {
-        self.stores.ping(self.store, self.timeout).map_err(submit_fault)
-    }
-
-    /// Submits a request that only native stores have.
-    pub(crate) fn native(&mut self, request: &NativeRequest<'_>) -> Result<CallId, Fault> {
-        let session = self.stores.native(self.store, request.operation());
-        session.and_then(|mut session| session.submit(request, self.timeout)).map_err(submit_fault)
-    }
-}
-
-pub(crate) fn submit_fault(error: SubmitError) -> Fault {
-    match error {
-        SubmitError::UnknownStore => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
-        SubmitError::Call(error) => call_fault(&error),
+        Some(_inside) => drop(unsafe { Box::from_raw(event_loop) }),
+        None => {
+            gate.free_was_refused.store(true, Ordering::Release);
+            // SAFETY: the loop is live, and its current user does not replace the context.
+            unsafe { (*event_loop).home.shared().warn_free_refused("rdzv_loop_free") };
+        }
     }
 }

@@ -6,7 +6,8 @@ use crate::status::*;
 use crate::store::{call_fault, kind_of, status_of};
 use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::driver::elastic_store::MeetingError;
-use rendezvous_core::driver::rendezvous::{HandlerError, PublishError};
+use rendezvous_core::driver::native_client::NativeError;
+use rendezvous_core::driver::rendezvous::{HandlerError, PublishError, refusal};
 use rendezvous_core::elastic_store::get_all::Lacking;
 use rendezvous_core::rendezvous::error::{RendezvousError, RendezvousErrorKind};
 use rendezvous_core::rendezvous::registry::RegistryError;
@@ -22,6 +23,17 @@ const fn status_of_rendezvous(kind: RendezvousErrorKind) -> rdzv_status {
         RendezvousErrorKind::GracefulExit => RDZV_RENDEZVOUS_GRACEFUL_EXIT,
         RendezvousErrorKind::Replaced => RDZV_RENDEZVOUS_REPLACED,
     }
+}
+
+/// Converts the failure of a node's request, with the text that handlers have for it.
+pub(crate) fn fault_of_node(error: NativeError, (run_id, node): (&str, &str)) -> Fault {
+    let fault = call_fault(error.call());
+    let elapsed = error.call().elapsed();
+    let refused = handler_fault(&refusal(error, (run_id, node), elapsed));
+    fault.with(|details| {
+        (details.status, details.message, details.cause) =
+            (refused.status, refused.message.clone(), refused.cause.clone());
+    })
 }
 
 /// Converts a failure that user code reported by its status.
@@ -77,7 +89,7 @@ fn rendezvous_fault(error: &RendezvousError) -> Fault {
     // The error of the store has more details than its message.
     let known = inner.downcast_ref::<CallError>().map(call_fault);
     let cause = inner.to_string();
-    let message = format!("{error} Inner exception: {cause}");
+    let message = error.to_string();
     known.unwrap_or_else(|| Fault::new(status, "")).with(|details| {
         (details.status, details.message, details.cause) = (status, message, cause);
     })
@@ -88,7 +100,6 @@ pub(crate) fn publish_fault(error: &PublishError) -> Fault {
     let (status, os_error) = match error {
         PublishError::Store(error) => return call_fault(error),
         PublishError::Info(_) => (RDZV_RENDEZVOUS_STATE, 0),
-        PublishError::HostName(error) => (RDZV_IO, io(error)),
         PublishError::Port(error) => {
             (RDZV_EXHAUSTED, error.source().and_then(|source| source.downcast_ref()).map_or(0, io))
         }
@@ -104,10 +115,6 @@ pub(crate) fn handler_fault(error: &HandlerError) -> Fault {
         HandlerError::Parameters(error) => invalid_fault(error),
         HandlerError::Static(error) => invalid_fault(error),
         HandlerError::Rdzv(error) => invalid_fault(error),
-        HandlerError::HostName(cause) => {
-            let os_error = cause.raw_os_error().unwrap_or(0);
-            Fault::new(RDZV_IO, error.to_string()).with(|details| details.os_error = os_error)
-        }
         HandlerError::NotJoined { .. } => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
         HandlerError::Joining { .. } => Fault::new(RDZV_REENTRANT, error.to_string()),
         HandlerError::Registry(error) => registry_fault(error),

@@ -8,8 +8,8 @@ use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rendezvous_event::{EVENT_FIRST_SIZE, projected, rdzv_round_event};
 use crate::rendezvous_fault::handler_fault;
-use crate::rendezvous_info::{info_handle, rdzv_rendezvous_info};
-use crate::rendezvous_parameters::rdzv_rendezvous_parameters;
+use crate::rendezvous_info::{rdzv_rendezvous, rendezvous_handle};
+use crate::rendezvous_parameters::{self, rdzv_rendezvous_parameters};
 use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::span;
@@ -19,9 +19,9 @@ use std::fmt;
 use std::ptr::null;
 use std::sync::Arc;
 
-/// One node's membership in a rendezvous, for any backend. Several threads may use it at the same time, and
-/// any thread may cancel the waiting calls of the others. Each call ends by the deadline that the backend
-/// sets for it.
+/// One node's membership in a rendezvous, for any backend. Several threads may use it at the same time,
+/// and any thread may cancel the waiting calls of the others. Each call ends by the deadline that the
+/// backend sets for it.
 pub struct rdzv_rendezvous_handler {
     poison: Poison,
     pub(crate) handler: Arc<dyn RendezvousHandler>,
@@ -58,9 +58,9 @@ unsafe fn operate(
 /// creates a new one. On success the caller owns `*out` and frees it with `rdzv_rendezvous_handler_free`.
 ///
 /// Errors: `RDZV_NOT_REGISTERED`; `RDZV_BACKEND_MISMATCH` (the new handler names another backend);
-/// `RDZV_INVALID_ARGUMENT` (a parameter is missing or not valid for the backend). For a backend in user
-/// code also: the status that its `create` returns, `RDZV_TIMED_OUT`, and `RDZV_REENTRANT` when `create`
-/// itself makes the call.
+/// `RDZV_INVALID_ARGUMENT` (a parameter or an option is missing or not valid, or the backend does not have
+/// it). For a backend in user code also: the status that its `create` returns, `RDZV_TIMED_OUT`, and
+/// `RDZV_REENTRANT` when `create` itself makes the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
     context: *const rdzv_context,
@@ -73,8 +73,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
         guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let home = home(context)?;
-            let parameters = reference(parameters, "parameters")?;
-            let handler = home.rendezvous().create_handler(&parameters.parameters);
+            let parameters = rendezvous_parameters::parsed(parameters)?;
+            let handler = home.rendezvous().create_handler(&parameters);
             let handler = Arc::from(handler.map_err(|error| handler_fault(&error))?);
             let poison = Poison::default();
             out.put(Box::into_raw(Box::new(rdzv_rendezvous_handler { poison, handler, home })));
@@ -83,11 +83,11 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
     }
 }
 
-/// Frees a handler. No other call on it may be in progress: cancel such calls and wait for them first. This
-/// does not leave the rendezvous gracefully; `rdzv_rendezvous_handler_shutdown` does. A node of the `rdzv`
-/// backend that was not shut down leaves its round as if its process had died: its session ends, the other
-/// nodes are notified (after the `grace` period, if one is set), and calls on the stores of its rounds fail
-/// with `RDZV_SERVER_GONE`. NULL is ignored.
+/// Frees a handler. No other call on it may be in progress: cancel such calls and wait for them first.
+/// This does not leave the rendezvous gracefully; `rdzv_rendezvous_handler_shutdown` does. A node of the
+/// `rdzv` backend that was not shut down leaves its round as if its process had died: its session ends,
+/// the other nodes are notified (after the `grace` period, if one is set), and calls on the stores of its
+/// rounds fail with `RDZV_SERVER_GONE`. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_free(handler: *mut rdzv_rendezvous_handler) {
     // SAFETY: NULL or valid, as the header requires.
@@ -125,19 +125,19 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_use_agent_store(
 }
 
 /// Joins the rendezvous and waits until the round is complete. A further call joins the next round, which
-/// all nodes must join. With `static` ranks, a further call returns the same result at once if a node is a
-/// PyTorch one, since those have no rounds. On success the caller owns `*out` and frees it with
-/// `rdzv_rendezvous_info_free`.
+/// all nodes must join. With `static` ranks, a further call returns the same result at once if a node is
+/// a PyTorch one, since those have no rounds. On success the caller owns `*out` and frees it with
+/// `rdzv_rendezvous_free`.
 ///
 /// Errors: `RDZV_RENDEZVOUS_CLOSED`, `RDZV_RENDEZVOUS_TIMED_OUT`, `RDZV_RENDEZVOUS_CONNECTION` (the
 /// rendezvous store cannot be reached), `RDZV_RENDEZVOUS_STATE`, `RDZV_RENDEZVOUS_GRACEFUL_EXIT`,
 /// `RDZV_RENDEZVOUS_REPLACED` (another session has the node's name; every attempt returns this until the
 /// handler is shut down), `RDZV_CANCELLED`, `RDZV_REENTRANT` (another thread is already joining). If this
-/// process hosts the store, also those of `rdzv_server_start`.
+/// process hosts the store, also those of `rdzv_server_new`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_next_rendezvous(
     handler: *const rdzv_rendezvous_handler,
-    out: *mut *mut rdzv_rendezvous_info,
+    out: *mut *mut rdzv_rendezvous,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_rendezvous(
         operate(handler, error, &mut |of| {
             let out = out_pointer(out, "out")?;
             let joined = of.handler.next_rendezvous();
-            Ok(joined.map(|info| out.put(info_handle(info, Arc::clone(of.home.shared())))))
+            Ok(joined.map(|info| out.put(rendezvous_handle(info, Arc::clone(of.home.shared())))))
         })
     }
 }
@@ -180,8 +180,9 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_set_closed(
 }
 
 /// Closes the rendezvous because the job has failed. Nodes of the current round receive `message` (UTF-8,
-/// at most 1,024 bytes) as `RDZV_ROUND_EVENT_JOB_FAILED`; nodes that try to join later receive it in their
-/// error. The first message is kept. Backends that cannot transmit a message only close the rendezvous.
+/// at most 1,024 bytes) as `RDZV_ROUND_EVENT_JOB_FAILED`; nodes that try to join later receive it in
+/// their error. The first message is kept. Backends that cannot transmit a message only close the
+/// rendezvous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_fail(
     handler: *const rdzv_rendezvous_handler,
@@ -241,7 +242,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_event(
     }
 }
 
-/// Leaves the rendezvous and releases its resources. Writes 1 to `*clean` if that succeeded, else 0, unless
+/// Leaves the rendezvous and releases its resources. Writes 1 to `*clean` if that succeeded, else 0,
+/// unless
 /// `clean` is NULL. With the `rdzv` backend, calls in progress on other threads return `RDZV_CANCELLED`,
 /// and later calls start a new session.
 #[unsafe(no_mangle)]
@@ -272,9 +274,9 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_cancel(handler: *const rdzv_ren
 }
 
 /// Sets the token of a handler: calls that begin later return `RDZV_CANCELLED` once `token` is cancelled,
-/// and at once if it already is. It replaces an earlier token; an agent that runs with the handler replaces
-/// it, too. The caller may free the token. If a call of a backend in user code is in progress then, the
-/// function `cancel` of its vtable is called.
+/// and at once if it already is. It replaces an earlier token; an agent that runs with the handler
+/// replaces it, too. The caller may free the token. If a call of a backend in user code is in progress
+/// then, the function `cancel` of its vtable is called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_set_cancel_token(
     handler: *const rdzv_rendezvous_handler,

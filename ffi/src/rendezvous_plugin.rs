@@ -1,14 +1,15 @@
 //! Rendezvous backends and URL schemes in user code.
 
-use crate::argument::{invalid, reference, reference_mut, text};
+use crate::argument::{c_text, invalid, reference, reference_mut, text};
 use crate::buffer::rdzv_list;
 use crate::context::{rdzv_context, struct_size};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rendezvous_fault::{registry_fault, reported_by};
-use crate::rendezvous_parameters::rdzv_rendezvous_parameters;
+use crate::rendezvous_parameters::{self, rdzv_rendezvous_parameters};
+use crate::reply::{self, rdzv_reply};
 use crate::sized;
-use crate::status::{RDZV_OK, rdzv_status};
+use crate::status::rdzv_status;
 use crate::store::timeout;
 use rendezvous_core::driver::rendezvous::{
     CreateHandler, ForeignBackend, ForeignOptions, ForeignUrls, HandlerError, NodeStore, RendezvousHandler,
@@ -21,27 +22,13 @@ use rendezvous_core::rendezvous::registry::Identity;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::rendezvous::store_info::RendezvousInfo;
 use rendezvous_core::rendezvous::url::RendezvousUrl;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::time::Duration;
 
 type Destroy = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
-type Ask =
-    Option<unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status>;
-
-/// Receives the answer of user code to a call. Valid only during that call.
-#[derive(Debug, Default)]
-pub struct rdzv_rendezvous_answer {
-    pub(crate) message: Option<String>,
-    pub(crate) number: Option<i64>,
-    pub(crate) group: Option<RendezvousInfo<Arc<NodeStore>>>,
-    pub(crate) event: Option<RoundEvent>,
-    handler: Option<HandlerCode>,
-    rendezvous: Option<UrlCode>,
-    /// First error found in the answer.
-    first_error: Option<String>,
-}
+type Function = Option<unsafe extern "C" fn(user_data: *mut c_void, reply: *mut rdzv_reply) -> rdzv_status>;
 
 /// Rendezvous backend in user code. Several library threads may call `create` at the same time; it may
 /// block and must not throw. If it requests a handler of the same backend from its context, that call
@@ -60,13 +47,13 @@ pub struct rdzv_rendezvous_backend_vtable {
     /// Time that a call to the backend or to one of its handlers may take, in milliseconds, above 0; -1:
     /// 600,000. After that, the caller gets `RDZV_TIMED_OUT` and the call is abandoned on its thread.
     pub timeout_ms: i64,
-    /// Creates a handler for these parameters and passes it to `rdzv_rendezvous_answer_set_handler`.
+    /// Creates a handler for these parameters and passes it to `rdzv_reply_set_handler`.
     /// Returns `RDZV_OK`, or any other status of this header as the reason for failure. Must not be NULL.
     pub create: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
             parameters: *const rdzv_rendezvous_parameters,
-            answer: *mut rdzv_rendezvous_answer,
+            reply: *mut rdzv_reply,
         ) -> rdzv_status,
     >,
     /// Called once, after the context and all handlers, URL rendezvous, agents, loops and RPC workers that
@@ -92,31 +79,23 @@ pub struct rdzv_rendezvous_handler_vtable {
     /// Run id. UTF-8, NUL-terminated, copied; NULL: that of the parameters.
     pub run_id: *const c_char,
     /// Joins, waits until the round is complete, and passes the result to
-    /// `rdzv_rendezvous_answer_set_group`. Must not be NULL.
-    pub next_rendezvous: Option<
-        unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status,
-    >,
-    /// Answers the number 1 if the rendezvous is closed, else 0 (`rdzv_rendezvous_answer_set_number`). Must
+    /// `rdzv_reply_set_group`. Must not be NULL.
+    pub next_rendezvous:
+        Option<unsafe extern "C" fn(user_data: *mut c_void, reply: *mut rdzv_reply) -> rdzv_status>,
+    /// Replies the number 1 if the rendezvous is closed, else 0 (`rdzv_reply_set_number`). Must
     /// not be NULL.
-    pub is_closed: Option<
-        unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status,
-    >,
+    pub is_closed:
+        Option<unsafe extern "C" fn(user_data: *mut c_void, reply: *mut rdzv_reply) -> rdzv_status>,
     /// Closes the rendezvous. Must not be NULL.
-    pub set_closed: Option<
-        unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status,
-    >,
-    /// Answers the number of nodes that wait for the next round. Must not be NULL.
-    pub num_nodes_waiting: Option<
-        unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status,
-    >,
-    /// Waits up to `timeout_ms` for the next event and passes it to `rdzv_rendezvous_answer_set_event`;
-    /// sets no answer if there was none. NULL: the backend has no events.
+    pub set_closed:
+        Option<unsafe extern "C" fn(user_data: *mut c_void, reply: *mut rdzv_reply) -> rdzv_status>,
+    /// Replies the number of nodes that wait for the next round. Must not be NULL.
+    pub num_nodes_waiting:
+        Option<unsafe extern "C" fn(user_data: *mut c_void, reply: *mut rdzv_reply) -> rdzv_status>,
+    /// Waits up to `timeout_ms` for the next event and passes it to `rdzv_reply_set_event`;
+    /// sets no event if there was none. NULL: the backend has no events.
     pub next_event: Option<
-        unsafe extern "C" fn(
-            user_data: *mut c_void,
-            timeout_ms: i64,
-            answer: *mut rdzv_rendezvous_answer,
-        ) -> rdzv_status,
+        unsafe extern "C" fn(user_data: *mut c_void, timeout_ms: i64, reply: *mut rdzv_reply) -> rdzv_status,
     >,
     /// Leaves the rendezvous and releases its resources; returns 1 on success, else 0. May be NULL.
     pub shutdown: Option<unsafe extern "C" fn(user_data: *mut c_void) -> i32>,
@@ -130,14 +109,14 @@ pub struct rdzv_rendezvous_handler_vtable {
             user_data: *mut c_void,
             message: *const u8,
             len: usize,
-            answer: *mut rdzv_rendezvous_answer,
+            reply: *mut rdzv_reply,
         ) -> rdzv_status,
     >,
     /// Called when this node leaves in the middle of a round with its work unfinished: reports it to the
     /// other nodes as a death. May be called twice; `shutdown` follows. May be NULL.
     pub abandon: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     /// 1 if `next_event` reports every death and the end of the round, else 0. If it is 1, agents wait at
-    /// their exit barrier without a time limit unless `rdzv_agent_options_set_exit_barrier_timeout_ms` sets
+    /// their exit barrier without a time limit unless `exit_barrier_timeout_ms` of their options sets
     /// one.
     pub reports_deaths: u32,
     /// Reserved; 0.
@@ -149,7 +128,7 @@ pub struct rdzv_rendezvous_handler_vtable {
 /// Request to a URL scheme in user code. All its content is valid only during the call.
 #[repr(C)]
 #[derive(Debug)]
-pub struct rdzv_url_question {
+pub struct rdzv_url_request {
     /// Size of this struct, in bytes, in the library that created it. If it is smaller than expected, later
     /// fields are absent.
     pub struct_size: u32,
@@ -169,7 +148,7 @@ pub struct rdzv_url_question {
     pub listen_host_len: usize,
 }
 
-/// URL scheme in user code. Several library threads may call `begin` at the same time; it may block and
+/// URL scheme in user code. Several library threads may call `create` at the same time; it may block and
 /// must not throw.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -183,13 +162,13 @@ pub struct rdzv_url_scheme_vtable {
     /// Time that a call may take beyond the caller's timeout, in milliseconds, above 0; -1: 600,000. After
     /// that, the caller gets `RDZV_TIMED_OUT` and the call is abandoned on its thread.
     pub timeout_ms: i64,
-    /// Begins a rendezvous and passes it to `rdzv_rendezvous_answer_set_rendezvous`. Returns `RDZV_OK`, or
+    /// Begins a rendezvous and passes it to `rdzv_reply_set_url_rendezvous`. Returns `RDZV_OK`, or
     /// any other status of this header as the reason for failure. Must not be NULL.
-    pub begin: Option<
+    pub create: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
-            question: *const rdzv_url_question,
-            answer: *mut rdzv_rendezvous_answer,
+            request: *const rdzv_url_request,
+            reply: *mut rdzv_reply,
         ) -> rdzv_status,
     >,
     /// Called once, after the context and all handlers, URL rendezvous, agents, loops and RPC workers that
@@ -209,11 +188,9 @@ pub struct rdzv_url_rendezvous_vtable {
     pub reserved: u32,
     /// Passed to all functions.
     pub user_data: *mut c_void,
-    /// Waits for the other ranks and passes the result to `rdzv_rendezvous_answer_set_group`. Returns
+    /// Waits for the other ranks and passes the result to `rdzv_reply_set_group`. Returns
     /// `RDZV_OK`, or any other status of this header as the reason for failure. Must not be NULL.
-    pub next: Option<
-        unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rendezvous_answer) -> rdzv_status,
-    >,
+    pub next: Option<unsafe extern "C" fn(user_data: *mut c_void, reply: *mut rdzv_reply) -> rdzv_status>,
     /// Called once, when the rendezvous has been freed and none of its functions is in progress. May be
     /// NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
@@ -261,7 +238,7 @@ const NO_SCHEME: rdzv_url_scheme_vtable = rdzv_url_scheme_vtable {
     reserved: 0,
     user_data: null_mut(),
     timeout_ms: -1,
-    begin: None,
+    create: None,
     destroy: None,
 };
 const NO_RENDEZVOUS: rdzv_url_rendezvous_vtable = rdzv_url_rendezvous_vtable {
@@ -295,28 +272,13 @@ impl Drop for Owned {
 }
 
 /// Calls user code, which `plugin` names in errors.
-fn ask(
+fn call(
     plugin: &str,
-    function: impl FnOnce(*mut rdzv_rendezvous_answer) -> rdzv_status,
-) -> Result<rdzv_rendezvous_answer, HandlerError> {
-    let mut answer = rdzv_rendezvous_answer::default();
-    let status = function(&raw mut answer);
-    checked_answer(plugin, status, answer)
-}
-
-#[inline(never)]
-fn checked_answer(
-    plugin: &str,
-    status: rdzv_status,
-    mut answer: rdzv_rendezvous_answer,
-) -> Result<rdzv_rendezvous_answer, HandlerError> {
-    if status != RDZV_OK {
-        return Err(reported_by(plugin, status, answer.message));
-    }
-    match answer.first_error.take() {
-        Some(first_error) => Err(unfit(plugin, ErrorKind::InvalidArgument, &first_error)),
-        None => Ok(answer),
-    }
+    function: impl FnOnce(*mut rdzv_reply) -> rdzv_status,
+) -> Result<rdzv_reply, HandlerError> {
+    let mut reply = rdzv_reply::default();
+    let status = function(&raw mut reply);
+    reply.checked(plugin, status).map_err(|(status, message)| reported_by(plugin, status, message))
 }
 
 #[cold]
@@ -349,11 +311,11 @@ impl CreateHandler for BackendCode {
 
     fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
         let create = self.vtable.create.ok_or_else(|| gave_no(&self.name, "function"))?;
-        let borrowed = rdzv_rendezvous_parameters { parameters: parameters.clone() };
-        // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
-        let answer =
-            ask(&self.name, |answer| unsafe { create(self.owned.user_data, &raw const borrowed, answer) })?;
-        let mut handler = answer.handler.ok_or_else(|| gave_no(&self.name, "handler"))?;
+        let mut reply = rendezvous_parameters::with_borrowed(parameters, |borrowed| {
+            // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
+            call(&self.name, |reply| unsafe { create(self.owned.user_data, borrowed, reply) })
+        })?;
+        let mut handler: HandlerCode = reply.take_created().ok_or_else(|| gave_no(&self.name, "handler"))?;
         if handler.run_id.is_none() {
             handler.run_id = Some(parameters.run_id.clone());
         }
@@ -379,14 +341,14 @@ unsafe impl Send for HandlerCode {}
 unsafe impl Sync for HandlerCode {}
 
 impl HandlerCode {
-    fn ask(&self, function: Ask) -> Result<rdzv_rendezvous_answer, HandlerError> {
+    fn call(&self, function: Function) -> Result<rdzv_reply, HandlerError> {
         let function = function.ok_or_else(|| gave_no(&self.backend, "function"))?;
         // SAFETY: the vtable was supplied for this call.
-        ask(&self.backend, |answer| unsafe { function(self.owned.user_data, answer) })
+        call(&self.backend, |reply| unsafe { function(self.owned.user_data, reply) })
     }
 
-    fn number(&self, function: Ask) -> Result<i64, HandlerError> {
-        self.ask(function)?.number.ok_or_else(|| gave_no(&self.backend, "number"))
+    fn number(&self, function: Function) -> Result<i64, HandlerError> {
+        self.call(function)?.values.number.ok_or_else(|| gave_no(&self.backend, "number"))
     }
 }
 
@@ -400,7 +362,7 @@ impl RendezvousHandler for HandlerCode {
     }
 
     fn next_rendezvous(&self) -> Result<RendezvousInfo<Arc<NodeStore>>, HandlerError> {
-        self.ask(self.vtable.next_rendezvous)?.group.ok_or_else(|| gave_no(&self.backend, "group"))
+        self.call(self.vtable.next_rendezvous)?.group.ok_or_else(|| gave_no(&self.backend, "group"))
     }
 
     fn is_closed(&self) -> Result<bool, HandlerError> {
@@ -408,7 +370,7 @@ impl RendezvousHandler for HandlerCode {
     }
 
     fn set_closed(&self) -> Result<(), HandlerError> {
-        self.ask(self.vtable.set_closed).map(drop)
+        self.call(self.vtable.set_closed).map(drop)
     }
 
     fn num_nodes_waiting(&self) -> Result<u64, HandlerError> {
@@ -423,16 +385,15 @@ impl RendezvousHandler for HandlerCode {
         };
         let timeout_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
         // SAFETY: the vtable was supplied for this call.
-        let function = |answer| unsafe { next_event(self.owned.user_data, timeout_ms, answer) };
-        ask(&self.backend, function).map(|answer| answer.event)
+        let function = |reply| unsafe { next_event(self.owned.user_data, timeout_ms, reply) };
+        call(&self.backend, function).map(|reply| reply.event)
     }
 
     fn fail(&self, message: &str) -> Result<(), HandlerError> {
         let Some(fail) = self.vtable.fail else { return self.set_closed() };
         // SAFETY: the vtable was supplied for this call.
-        let function =
-            |answer| unsafe { fail(self.owned.user_data, message.as_ptr(), message.len(), answer) };
-        ask(&self.backend, function).map(drop)
+        let function = |reply| unsafe { fail(self.owned.user_data, message.as_ptr(), message.len(), reply) };
+        call(&self.backend, function).map(drop)
     }
 
     fn reports_deaths(&self) -> bool {
@@ -476,10 +437,10 @@ unsafe impl Sync for SchemeCode {}
 
 impl UrlHandler for SchemeCode {
     fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
-        let begin = self.vtable.begin.ok_or_else(|| gave_no(&self.name, "function"))?;
+        let create = self.vtable.create.ok_or_else(|| gave_no(&self.name, "function"))?;
         let (url, listen_host) = (url.to_string(), options.listen_host.unwrap_or_default());
-        let question = rdzv_url_question {
-            struct_size: struct_size::<rdzv_url_question>(),
+        let request = rdzv_url_request {
+            struct_size: struct_size::<rdzv_url_request>(),
             reserved: 0,
             url: url.as_ptr(),
             url_len: url.len(),
@@ -488,9 +449,9 @@ impl UrlHandler for SchemeCode {
             listen_host_len: listen_host.len(),
         };
         // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
-        let function = |answer| unsafe { begin(self.owned.user_data, &raw const question, answer) };
-        let mut code =
-            ask(&self.name, function)?.rendezvous.ok_or_else(|| gave_no(&self.name, "rendezvous"))?;
+        let function = |reply| unsafe { create(self.owned.user_data, &raw const request, reply) };
+        let mut code: UrlCode =
+            call(&self.name, function)?.take_created().ok_or_else(|| gave_no(&self.name, "rendezvous"))?;
         code.name.clone_from(&self.name);
         Ok(Box::new(code))
     }
@@ -499,7 +460,7 @@ impl UrlHandler for SchemeCode {
 #[derive(Debug)]
 struct UrlCode {
     owned: Arc<Owned>,
-    next: Ask,
+    next: Function,
     cancel: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     name: String,
 }
@@ -508,8 +469,8 @@ impl UrlRendezvous for UrlCode {
     fn next(&mut self) -> Result<UrlGroup, HandlerError> {
         let next = self.next.ok_or_else(|| gave_no(&self.name, "function"))?;
         // SAFETY: the vtable was supplied for this call.
-        let answer = ask(&self.name, |answer| unsafe { next(self.owned.user_data, answer) })?;
-        let group = answer.group.ok_or_else(|| gave_no(&self.name, "group"))?;
+        let reply = call(&self.name, |reply| unsafe { next(self.owned.user_data, reply) })?;
+        let group = reply.group.ok_or_else(|| gave_no(&self.name, "group"))?;
         Ok(UrlGroup { store: group.store, rank: group.rank, world_size: group.world_size })
     }
 
@@ -518,16 +479,6 @@ impl UrlRendezvous for UrlCode {
         // SAFETY: the vtable was supplied for this call, and `owned` is not destroyed before.
         Some(Arc::new(move || unsafe { cancel(owned.user_data) }))
     }
-}
-
-/// Reads a NUL-terminated string of a vtable; `None` for NULL.
-unsafe fn name(text: *const c_char, name: &str) -> Result<Option<String>, Fault> {
-    if text.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: the string is NUL-terminated, as the header requires.
-    let text = unsafe { CStr::from_ptr(text) }.to_str();
-    text.map(|text| Some(text.into())).map_err(|error| invalid(format!("`{name}` is not UTF-8: {error}")))
 }
 
 fn foreign_options(timeout_ms: i64) -> Result<ForeignOptions, Fault> {
@@ -564,7 +515,7 @@ pub unsafe extern "C" fn rdzv_context_register_backend(
             if vtable.create.is_none() {
                 return Err(invalid("`vtable.create` is NULL"));
             }
-            let name = name(vtable.name, "vtable.name")?.unwrap_or_else(|| "user code".into());
+            let name = c_text(vtable.name, "vtable.name")?.unwrap_or("user code").into();
             let options = foreign_options(vtable.timeout_ms)?;
             let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
             let code = Arc::new(BackendCode { owned, vtable, name });
@@ -600,8 +551,8 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
             let scheme = text(scheme, scheme_len, "scheme")?;
             let given = sized::given_size(vtable, SCHEME_FIRST_SIZE, "vtable")?;
             let vtable = sized::get(vtable, given, NO_SCHEME);
-            if vtable.begin.is_none() {
-                return Err(invalid("`vtable.begin` is NULL"));
+            if vtable.create.is_none() {
+                return Err(invalid("`vtable.create` is NULL"));
             }
             let options = foreign_options(vtable.timeout_ms)?;
             let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
@@ -616,36 +567,22 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
     }
 }
 
-/// Fills an answer and records an error for the caller of the user code. NULL is ignored.
-pub(crate) unsafe fn respond(
-    answer: *mut rdzv_rendezvous_answer,
-    body: impl Fn(&mut rdzv_rendezvous_answer) -> Result<(), Fault>,
-) {
-    guard::quiet((), || {
-        // SAFETY: NULL, or the answer of the call in progress.
-        let Some(answer) = (unsafe { answer.as_mut() }) else { return };
-        if let Err(fault) = body(answer) {
-            answer.first_error.get_or_insert_with(|| fault.message.clone());
-        }
-    });
-}
-
-/// Sets a handler as the answer. `vtable` is copied, and the library owns its `user_data` until it calls
+/// Sets a handler as the reply. `vtable` is copied, and the library owns its `user_data` until it calls
 /// `destroy`, whatever the outcome of the call. If a mandatory entry of the vtable is missing, the caller
 /// gets `RDZV_INVALID_ARGUMENT` and `user_data` stays with the user code.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_answer_set_handler(
-    answer: *mut rdzv_rendezvous_answer,
+pub unsafe extern "C" fn rdzv_reply_set_handler(
+    reply: *mut rdzv_reply,
     vtable: *const rdzv_rendezvous_handler_vtable,
 ) {
-    let body = |answer: &mut rdzv_rendezvous_answer| {
+    let body = |reply: &mut rdzv_reply| {
         // SAFETY: NULL or valid, as the header requires.
         let (vtable, backend, run_id) = unsafe {
             let given = sized::given_size(vtable, HANDLER_FIRST_SIZE, "vtable")?;
             let vtable = sized::get(vtable, given, NO_HANDLER);
-            (vtable, name(vtable.backend, "vtable.backend")?, name(vtable.run_id, "vtable.run_id")?)
+            (vtable, c_text(vtable.backend, "vtable.backend")?, c_text(vtable.run_id, "vtable.run_id")?)
         };
-        let backend = backend.ok_or_else(|| invalid("`vtable.backend` is NULL"))?;
+        let backend = backend.ok_or_else(|| invalid("`vtable.backend` is NULL"))?.into();
         let must = [
             (vtable.next_rendezvous, "next_rendezvous"),
             (vtable.is_closed, "is_closed"),
@@ -656,21 +593,21 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_handler(
             return Err(invalid(format!("`vtable.{missing}` is NULL")));
         }
         let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
-        answer.handler = Some(HandlerCode { owned, vtable, backend, run_id });
+        reply.put_created(HandlerCode { owned, vtable, backend, run_id: run_id.map(String::from) });
         Ok(())
     };
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { respond(answer, body) };
+    unsafe { reply::fill(reply, body) };
 }
 
-/// Sets a rendezvous by URL as the answer. `vtable` is copied, and its `user_data` is owned as that of a
+/// Sets a rendezvous by URL as the reply. `vtable` is copied, and its `user_data` is owned as that of a
 /// handler is.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_answer_set_rendezvous(
-    answer: *mut rdzv_rendezvous_answer,
+pub unsafe extern "C" fn rdzv_reply_set_url_rendezvous(
+    reply: *mut rdzv_reply,
     vtable: *const rdzv_url_rendezvous_vtable,
 ) {
-    let body = |answer: &mut rdzv_rendezvous_answer| {
+    let body = |reply: &mut rdzv_reply| {
         // SAFETY: NULL or valid, as the header requires.
         let vtable = unsafe {
             let given = sized::given_size(vtable, RENDEZVOUS_FIRST_SIZE, "vtable")?;
@@ -680,12 +617,12 @@ pub unsafe extern "C" fn rdzv_rendezvous_answer_set_rendezvous(
             return Err(invalid("`vtable.next` is NULL"));
         }
         let owned = Arc::new(Owned { user_data: vtable.user_data, destroy: vtable.destroy });
-        answer.rendezvous =
-            Some(UrlCode { owned, next: vtable.next, cancel: vtable.cancel, name: String::new() });
+        let (next, cancel) = (vtable.next, vtable.cancel);
+        reply.put_created(UrlCode { owned, next, cancel, name: String::new() });
         Ok(())
     };
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { respond(answer, body) };
+    unsafe { reply::fill(reply, body) };
 }
 
 /// Lists the names of the context's backends in byte order; they replace the content of `names`.

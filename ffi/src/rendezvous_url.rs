@@ -1,23 +1,93 @@
 //! Rendezvous by URL.
 
-use crate::argument::{invalid, out_pointer, positive_ms, reference_mut, text};
+use crate::argument::{c_text, invalid, out_pointer, pairs, positive_ms, rdzv_pair, reference, text};
 use crate::context::{Home, home, rdzv_context};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rendezvous_fault::handler_fault;
-use crate::rendezvous_info::{info_handle, rdzv_rendezvous_info};
+use crate::rendezvous_info::{rdzv_rendezvous, rendezvous_handle};
+use crate::sized;
 use crate::status::{RDZV_REENTRANT, rdzv_status};
 use rendezvous_core::driver::cancel::Canceller;
 use rendezvous_core::driver::rendezvous::{UrlGroup, UrlOptions, UrlRendezvous};
 use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
 use rendezvous_core::rendezvous::url::{RankEnvironment, WorldSize};
+use std::ffi::c_char;
 use std::fmt;
+use std::ptr::null;
 use std::sync::{Arc, Mutex, TryLockError};
 
-/// Options of a rendezvous by URL. One thread at a time; they may be freed at any time.
-#[derive(Debug, Default)]
+/// Options of a rendezvous by URL. Strings are NUL-terminated UTF-8. 0 and NULL stand for the defaults.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct rdzv_rendezvous_url_options {
-    options: UrlOptions,
+    /// Set to `sizeof(rdzv_rendezvous_url_options)`.
+    pub struct_size: u32,
+    /// 1 if `rank` is set, else 0: the rank is in the URL or in the variables. A rank that is set here must
+    /// not be in the URL, too.
+    pub has_rank: u32,
+    /// Rank of this process if `has_rank` is 1.
+    pub rank: i64,
+    /// Number of ranks. 0: it is in the URL or in the variables. -1: it is unknown, the group is dynamic, and
+    /// the rendezvous does not wait for a number of ranks; the variables of `env://` may still set it.
+    pub world_size: i64,
+    /// Time to wait for the other ranks, in milliseconds, and default timeout of the store's operations. 0:
+    /// 1,800,000.
+    pub timeout_ms: i64,
+    /// Name or address on which the rank that hosts the store listens. NULL: that of the URL.
+    pub listen_host: *const c_char,
+    /// Environment variables that are set: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` and
+    /// `TORCHELASTIC_USE_AGENT_STORE`. The library never reads the environment, and refuses other names.
+    pub variables: *const rdzv_pair,
+    /// Number of `variables`.
+    pub variable_count: usize,
+}
+
+/// Size of `rdzv_rendezvous_url_options` in the first published header, in bytes.
+const FIRST_SIZE: usize = 56;
+const NO_OPTIONS: rdzv_rendezvous_url_options = rdzv_rendezvous_url_options {
+    struct_size: 0,
+    has_rank: 0,
+    rank: 0,
+    world_size: 0,
+    timeout_ms: 0,
+    listen_host: null(),
+    variables: null(),
+    variable_count: 0,
+};
+
+/// Reads options from C; NULL stands for the defaults.
+unsafe fn parsed(options: *const rdzv_rendezvous_url_options) -> Result<UrlOptions, Fault> {
+    let mut parsed = UrlOptions::default();
+    if options.is_null() {
+        return Ok(parsed);
+    }
+    // SAFETY: valid, as the header requires.
+    let (options, listen_host, variables) = unsafe {
+        let given = sized::given_size(options, FIRST_SIZE, "options")?;
+        let options = sized::get(options, given, NO_OPTIONS);
+        let variables = pairs(options.variables, options.variable_count, "options.variables")?;
+        (options, c_text(options.listen_host, "options.listen_host")?, variables)
+    };
+    if options.has_rank != 0 {
+        parsed.rank = options.rank;
+    }
+    parsed.world_size = match options.world_size {
+        0 => WorldSize::InUrl,
+        -1 => WorldSize::Dynamic,
+        world_size => WorldSize::Known(world_size),
+    };
+    if options.timeout_ms != 0 {
+        parsed.timeout = positive_ms(options.timeout_ms, "options.timeout_ms")?;
+    }
+    if listen_host.is_some_and(str::is_empty) {
+        return Err(invalid("`options.listen_host` is empty"));
+    }
+    parsed.listen_host = listen_host.map(String::from);
+    for (name, value) in variables {
+        *variable(&mut parsed.environment, name)? = Some(value.into());
+    }
+    Ok(parsed)
 }
 
 /// Rendezvous by URL. One thread at a time, except for `rdzv_rendezvous_url_cancel`.
@@ -31,121 +101,6 @@ pub struct rdzv_rendezvous_url {
 impl fmt::Debug for rdzv_rendezvous_url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("rdzv_rendezvous_url")
-    }
-}
-
-/// Creates options with all defaults: rank and world size are taken from the URL or the variables, the
-/// timeout is 30 minutes, and no variables are set. On success the caller owns `*out` and frees it with
-/// `rdzv_rendezvous_url_options_free`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_url_options_new(
-    out: *mut *mut rdzv_rendezvous_url_options,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
-            Ok(())
-        })
-    }
-}
-
-/// Frees options. NULL is ignored.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_url_options_free(options: *mut rdzv_rendezvous_url_options) {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(options) };
-}
-
-/// Sets this process's rank; -1: it is in the URL or in the variables. A rank that is set here must not be
-/// in the URL, too.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_rank(
-    options: *mut rdzv_rendezvous_url_options,
-    rank: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            reference_mut(options, "options")?.options.rank = rank;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the number of ranks; -1: it is in the URL or in the variables.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_world_size(
-    options: *mut rdzv_rendezvous_url_options,
-    world_size: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            options.options.world_size =
-                if world_size == -1 { WorldSize::InUrl } else { WorldSize::Known(world_size) };
-            Ok(())
-        })
-    }
-}
-
-/// Declares the number of ranks unknown: the group is dynamic, and the rendezvous does not wait for a
-/// number of ranks. The variables of `env://` may still set it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_dynamic(
-    options: *mut rdzv_rendezvous_url_options,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            reference_mut(options, "options")?.options.world_size = WorldSize::Dynamic;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the time to wait for the other ranks, in milliseconds, above 0; default 1,800,000. It is also the
-/// default timeout of the store's operations.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_timeout_ms(
-    options: *mut rdzv_rendezvous_url_options,
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            options.options.timeout = positive_ms(timeout_ms, "timeout_ms")?;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the name or address on which the rank that hosts the store listens, if it differs from the URL's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_listen_host(
-    options: *mut rdzv_rendezvous_url_options,
-    listen_host: *const u8,
-    listen_host_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            let listen_host = text(listen_host, listen_host_len, "listen_host")?;
-            if listen_host.is_empty() {
-                return Err(invalid("`listen_host` is empty"));
-            }
-            options.options.listen_host = Some(listen_host.into());
-            Ok(())
-        })
     }
 }
 
@@ -164,41 +119,16 @@ pub(crate) fn variable<'a>(
     })
 }
 
-/// Sets the value of an environment variable: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` or
-/// `TORCHELASTIC_USE_AGENT_STORE`. The library never reads the environment; pass the variables that are
-/// set.
-///
-/// Errors: `RDZV_INVALID_ARGUMENT` for any other name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_url_options_set_variable(
-    options: *mut rdzv_rendezvous_url_options,
-    name: *const u8,
-    name_len: usize,
-    value: *const u8,
-    value_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let environment = &mut reference_mut(options, "options")?.options.environment;
-            let variable = variable(environment, text(name, name_len, "name")?)?;
-            *variable = Some(text(value, value_len, "value")?.into());
-            Ok(())
-        })
-    }
-}
-
-/// Begins a rendezvous by URL: `tcp://`, `env://` or another scheme of the context. This does not wait for
+/// Creates a rendezvous by URL: `tcp://`, `env://` or another scheme of the context. This does not wait for
 /// other ranks; `rdzv_rendezvous_url_next` does. `context` may be NULL, which creates a new one; `options`
 /// may be NULL for the defaults. On success the caller owns `*out` and frees it with
 /// `rdzv_rendezvous_url_free`.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (the text is not a URL, or both it and the options set a rank or a world
 /// size), `RDZV_NOT_REGISTERED` (the scheme has no handler); for a scheme in user code also the status that
-/// its `begin` returns.
+/// its `create` returns.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rendezvous_url_begin(
+pub unsafe extern "C" fn rdzv_rendezvous_url_new(
     context: *const rdzv_context,
     url: *const u8,
     url_len: usize,
@@ -213,8 +143,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_begin(
             let home = home(context)?;
             let url = text(url, url_len, "url")?;
             let canceller = Canceller::default();
-            let options = options.as_ref().map(|options| options.options.clone()).unwrap_or_default();
-            let options = UrlOptions { canceller: canceller.clone(), ..options };
+            let options = UrlOptions { canceller: canceller.clone(), ..parsed(options)? };
             let begun = home.rendezvous().rendezvous(url, options);
             let rendezvous = Mutex::new(begun.map_err(|error| handler_fault(&error))?);
             let poison = Poison::default();
@@ -232,22 +161,22 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_free(rendezvous: *mut rdzv_rendezvo
 }
 
 /// Waits for the other ranks. The built-in schemes support one call; a second one returns
-/// `RDZV_UNSUPPORTED`. On success the caller owns `*out` and frees it with `rdzv_rendezvous_info_free`.
+/// `RDZV_UNSUPPORTED`. On success the caller owns `*out` and frees it with `rdzv_rendezvous_free`.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (a value is missing in the URL and the variables, or is not valid),
 /// `RDZV_CANCELLED`, `RDZV_REENTRANT` (another call is in progress on the handle); on the rank that hosts
-/// the store also those of `rdzv_server_start`; those of `rdzv_store_connect`, and `RDZV_TIMED_OUT` if some
+/// the store also those of `rdzv_server_new`; those of `rdzv_store_new`, and `RDZV_TIMED_OUT` if some
 /// ranks did not arrive; for a scheme in user code also the status that its `next` returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_next(
     rendezvous: *mut rdzv_rendezvous_url,
-    out: *mut *mut rdzv_rendezvous_info,
+    out: *mut *mut rdzv_rendezvous,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(rendezvous.as_ref().map(|of| &of.poison), error, &mut || {
-            let of = crate::argument::reference(rendezvous, "rendezvous")?;
+            let of = reference(rendezvous, "rendezvous")?;
             of.home.refuse_sink()?;
             let out = out_pointer(out, "out")?;
             let mut in_flight = match of.rendezvous.try_lock() {
@@ -262,7 +191,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_next(
             let bootstrap_store_info = RendezvousStoreInfo { master_addr: String::new(), master_port: 0 };
             let info =
                 RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: None, position: None };
-            out.put(info_handle(info, Arc::clone(of.home.shared())));
+            out.put(rendezvous_handle(info, Arc::clone(of.home.shared())));
             Ok(())
         })
     }

@@ -47,45 +47,45 @@ pub struct rdzv_rpc_future {
 /// Stand-in for no limit, about 68 years; the call's own deadline ends the wait.
 const FOREVER: Duration = Duration::from_secs(1 << 31);
 
-/// Calls a worker and waits for the answer, which replaces the content of `answer`; `answer` may be NULL. A
-/// call to the worker itself runs its own handlers. Not allowed in an inline handler or in a callback of
-/// any worker, because these block threads that the answer may need.
+/// Calls a worker and waits for the response, which replaces the content of `response`; `response` may be
+/// NULL. A call to the worker itself runs its own handlers. Not allowed in an inline handler or in a
+/// callback of any worker, because these block threads that the response may need.
 ///
-/// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED` (`rdzv_error_cause`
-/// has the handler's message), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`, `RDZV_RPC_UNREACHED` (there is no
-/// connection to the callee; nothing was sent), `RDZV_RPC_LEAVING`, `RDZV_RPC_NO_MEMBER`,
-/// `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (for example, the handler's name is
-/// empty or too long), `RDZV_CANCELLED` after `rdzv_rpc_cancel`, `RDZV_REENTRANT` (called in an inline
-/// handler or a callback; nothing was sent), `RDZV_PANIC` (a library thread panicked); for a backend in
-/// user code also the status that it returns, and `RDZV_REENTRANT` if the same worker's functions make the
-/// call. `rdzv_error_node` has the name of the callee if it is known, else `rdzv_error_rank` has its id,
-/// even if there is no such worker.
+/// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED`
+/// (`rdzv_error_info.cause` has the handler's message), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`,
+/// `RDZV_RPC_UNREACHED` (there is no connection to the callee; nothing was sent), `RDZV_RPC_LEAVING`,
+/// `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (for example,
+/// the handler's name is empty or too long), `RDZV_CANCELLED` (the token of the options),
+/// `RDZV_REENTRANT` (called in an inline handler or a callback; nothing was sent), `RDZV_PANIC` (a
+/// library thread panicked); for a backend in user code also the status that it returns, and
+/// `RDZV_REENTRANT` if the same worker's functions make the call. `rdzv_error_info.nodes` has the name of
+/// the callee if it is known, else `rdzv_error_info.ranks` has its id, even if there is no such worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_call(
     rpc: *const rdzv_rpc,
     call: *const rdzv_rpc_call_spec,
-    answer: *mut rdzv_buffer,
+    response: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
     unsafe {
         call_on(rpc, call, error, |of, spec| {
-            let result = of.agent.call(&of.canceller.token(), spec);
+            let result = of.agent.call(&of.token, spec);
             let bytes = result.map_err(|error| group_call_fault(&error))?;
-            if let Ok(answer) = reference_mut(answer, "answer") {
-                answer.take(bytes);
+            if let Ok(response) = reference_mut(response, "response") {
+                response.take(bytes);
             }
             Ok(())
         })
     }
 }
 
-/// Starts a call to a worker and does not wait for it. On success the caller owns `*out` and frees it with
-/// `rdzv_rpc_future_free`.
+/// Starts a call to a worker and does not wait for it. On success the caller owns `*out` and frees it
+/// with `rdzv_rpc_future_free`.
 ///
 /// Errors: those of `rdzv_rpc_call` that are known at once.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_start_call(
+pub unsafe extern "C" fn rdzv_rpc_future_new(
     rpc: *const rdzv_rpc,
     call: *const rdzv_rpc_call_spec,
     out: *mut *mut rdzv_rpc_future,
@@ -102,9 +102,9 @@ pub unsafe extern "C" fn rdzv_rpc_start_call(
     }
 }
 
-/// Calls a worker and reports the outcome to `done` once: the answer, or a status and an error, which
-/// `done` borrows. `done` runs on a library thread or on the calling thread; it must not block or throw. It
-/// may free the worker; shutting the worker down or waiting for a call returns `RDZV_REENTRANT` there.
+/// Calls a worker and reports the outcome to `done` once: the response, or a status and an error, which
+/// `done` borrows. `done` runs on a library thread or on the calling thread; it must not block or throw.
+/// It may free the worker; shutting the worker down or waiting for a call returns `RDZV_REENTRANT` there.
 ///
 /// Errors: those of `rdzv_rpc_call` that are known at once; `done` is then not called.
 #[unsafe(no_mangle)]
@@ -139,10 +139,10 @@ pub unsafe extern "C" fn rdzv_rpc_call_with(
     }
 }
 
-/// Sends a notice: a call without an answer. Whether it arrives is not reported.
+/// Sends a notice: a call without a response. Whether it arrives is not reported.
 ///
-/// For each caller, the callee accepts at most about 1,024 notices, or 256 MiB of them, that are queued or
-/// running. It accepts more as these finish; until then they wait in the caller.
+/// For each caller, the callee accepts at most about 1,024 notices, or 256 MiB of them, that are queued
+/// or running. It accepts more as these finish; until then they wait in the caller.
 ///
 /// Errors: those of `rdzv_rpc_call` that are known at once. `RDZV_LIMIT_EXCEEDED`: 65,536 calls and
 /// notices, or 8 GiB of them, wait to be sent to this worker.
@@ -160,19 +160,19 @@ pub unsafe extern "C" fn rdzv_rpc_notify(
     }
 }
 
-/// Frees a future. A call that has not ended is cancelled. No other call on the future may be in progress.
-/// NULL is ignored.
+/// Frees a future. A call that has not ended is cancelled. No other call on the future may be in
+/// progress. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_free(future: *mut rdzv_rpc_future) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::free(future) };
 }
 
-/// Waits up to `timeout_ms` (0: poll once; -1: as long as the call may take) for the call to end. `*ended`
-/// is 1 if it has ended, else 0; in the first case the answer replaces the content of `answer`, which may
-/// be NULL. The outcome is returned once, to one thread; several threads may wait, each with its own
-/// timeout. An inline handler or a callback must not wait: if the call has not ended there and `timeout_ms`
-/// is not 0, the status is `RDZV_REENTRANT` and the call continues.
+/// Waits up to `timeout_ms` (0: poll once; -1: as long as the call may take) for the call to end.
+/// `*ended` is 1 if it has ended, else 0; in the first case the response replaces the content of
+/// `response`, which may be NULL. The outcome is returned once, to one thread; several threads may wait,
+/// each with its own timeout. An inline handler or a callback must not wait: if the call has not ended
+/// there and `timeout_ms` is not 0, the status is `RDZV_REENTRANT` and the call continues.
 ///
 /// Errors: those of `rdzv_rpc_call`; `RDZV_CANCELLED` after `rdzv_rpc_future_cancel`;
 /// `RDZV_INVALID_ARGUMENT` if the outcome was already returned.
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
     future: *const rdzv_rpc_future,
     timeout_ms: i64,
     ended: *mut i32,
-    answer: *mut rdzv_buffer,
+    response: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
@@ -205,20 +205,12 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
             let bytes =
                 result.map_err(|error| naming(group_call_fault(&error), call.called().callee.callee()))?;
             ended.put(1);
-            if let Ok(answer) = reference_mut(answer, "answer") {
-                answer.take(bytes);
+            if let Ok(response) = reference_mut(response, "response") {
+                response.take(bytes);
             }
             Ok(())
         })
     }
-}
-
-/// Returns 1 if the call has ended, so that `rdzv_rpc_future_wait` returns at once, else 0. Returns 0 for
-/// NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_future_is_ready(future: *const rdzv_rpc_future) -> i32 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(future, 0, |of| i32::from(of.call.has_ended())) }
 }
 
 /// Cancels the call unless it has ended: threads that wait for it get `RDZV_CANCELLED`. The callee is

@@ -1,7 +1,6 @@
 //! Descriptions of a call between workers of an RPC group.
 
 use crate::argument::{bytes, invalid, text};
-use crate::context::struct_size;
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_payload::payload;
@@ -9,7 +8,7 @@ use crate::sized;
 use crate::status::rdzv_status;
 use crate::store::timeout;
 use rendezvous_core::driver::store::Timeout;
-use rendezvous_rpc::driver::group::{CallSpec, Called, Callee, CalleeName};
+use rendezvous_rpc::driver::group::{CallSpec, Callee};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::time::Duration;
@@ -37,9 +36,10 @@ pub struct rdzv_rpc_call_spec {
     /// Timeout of the call in milliseconds: above 0; -1: that of the options; 0: the call times out at
     /// once.
     pub timeout_ms: i64,
-    /// NULL: the payload is copied. Otherwise the library borrows it and calls this once with `user_data`,
-    /// on any thread, when it no longer needs the payload, whatever the outcome of the call, even if the
-    /// function that received it fails. A blocking call releases the payload before it returns.
+    /// NULL: the payload is copied. Otherwise the library borrows it and calls this once with
+    /// `user_data`, on any thread, when it no longer needs the payload, whatever the outcome of the call,
+    /// even if the function that received it fails. A blocking call releases the payload before it
+    /// returns.
     pub release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     /// Passed to `release`.
     pub user_data: *mut c_void,
@@ -60,27 +60,10 @@ const NO_SPEC: rdzv_rpc_call_spec = rdzv_rpc_call_spec {
     user_data: null_mut(),
 };
 
-/// Describes the callee and the handler of a call for C. Valid as long as `called`.
-pub(crate) fn spec_of(called: &Called) -> rdzv_rpc_call_spec {
-    let (handler, handler_len) = (called.handler.as_ptr(), called.handler.len());
-    let spec = rdzv_rpc_call_spec {
-        struct_size: struct_size::<rdzv_rpc_call_spec>(),
-        handler,
-        handler_len,
-        ..NO_SPEC
-    };
-    match &called.callee {
-        CalleeName::Name(name) => {
-            rdzv_rpc_call_spec { callee: name.as_ptr(), callee_len: name.len(), ..spec }
-        }
-        CalleeName::Id(id) => rdzv_rpc_call_spec { callee_id: (*id).into(), ..spec },
-    }
-}
-
 /// Creates an error like `rdzv_error_new`, for a call: the operation is `call`, and the error names the
 /// callee as the library's errors do, by name or else by id. Other fields of `call` are not read and
-/// nothing is released. For a caller that cannot decode an answer. The caller owns the result and frees it
-/// with `rdzv_error_free`. Never returns NULL.
+/// nothing is released. For a caller that cannot decode a response. The caller owns the result and frees
+/// it with `rdzv_error_free`. Never returns NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_new_of_call(
     status: rdzv_status,

@@ -26,9 +26,7 @@ pub(crate) fn backend_fault(error: &BackendError) -> Fault {
         BackendError::AlreadyRegistered { .. } => RDZV_ALREADY_REGISTERED,
         BackendError::Unnamed => RDZV_INVALID_ARGUMENT,
         BackendError::NotRegistered { .. } => RDZV_NOT_REGISTERED,
-        BackendError::CannotInfer { .. } | BackendError::OtherOptions { .. } => RDZV_BACKEND_MISMATCH,
         BackendError::AlreadyInitialized => RDZV_RPC_ALREADY_INITIALIZED,
-        BackendError::Options(error) => return options_fault(error),
     };
     Fault::new(status, error.to_string())
 }
@@ -280,17 +278,17 @@ mod tests {
             (
                 DeadlinePassed { elapsed: Duration::from_millis(1500), phase: CallPhase::InFlight },
                 RDZV_TIMED_OUT,
-                "no answer in 1.5s",
+                "no answer in 1.5 s",
             ),
             (
                 DeadlinePassed { elapsed: Duration::from_millis(1500), phase: CallPhase::Queued },
                 RDZV_TIMED_OUT,
-                "not sent in 1.5s",
+                "not sent in 1.5 s",
             ),
             (
                 DeadlinePassed { elapsed: Duration::from_millis(1500), phase: CallPhase::Connecting },
                 RDZV_TIMED_OUT,
-                "not sent in 1.5s: there is no connection yet",
+                "not sent in 1.5 s: there is no connection yet",
             ),
             (remote(Status::Failed), RDZV_RPC_HANDLER_FAILED, "the handler failed: no luck"),
             (remote(Status::Other(99)), RDZV_RPC_HANDLER_FAILED, "reason 99: no luck"),

@@ -1,12 +1,13 @@
 //! Handlers of a worker of an RPC group.
 
-use crate::argument::{bytes, invalid, out_pointer, reference, reference_mut, text};
-use crate::buffer::{borrowed, rdzv_buffer};
+use crate::argument::{bytes, invalid, out_pointer, rdzv_bytes, reference, reference_mut, text};
+use crate::buffer::rdzv_buffer;
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
 use crate::rpc_fault::name_fault;
 use crate::rpc_payload::payload;
 use crate::rpc_reentry::outside_workers;
+use crate::sized;
 use crate::status::*;
 use rendezvous_rpc::connection::{CallFailure, CallKind, Status};
 use rendezvous_rpc::driver::calls::handling::{HandlerFn, Handling, Request, Responder, Run, Wanted};
@@ -21,16 +22,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// The handler runs on the thread that serves all connections and must not block. This is the fastest mode,
-/// for handlers that return at once.
+/// The handler runs on the thread that serves all connections and must not block. This is the fastest
+/// mode, for handlers that return at once.
 pub const RDZV_RPC_INLINE: i32 = 1;
 /// The handler runs on a thread of the pool and may block.
 pub const RDZV_RPC_POOLED: i32 = 2;
 /// Requests are events of the event loop that has the worker; no function is called.
 pub const RDZV_RPC_LOOP: i32 = 3;
 
-/// Request to a handler. The request and all pointers obtained from it are valid until the handler returns;
-/// any thread may read it.
+/// Request to a handler. The request and all pointers obtained from it are valid until the handler
+/// returns; any thread may read it.
 #[derive(Debug)]
 pub struct rdzv_rpc_request {
     caller: String,
@@ -40,6 +41,43 @@ pub struct rdzv_rpc_request {
     kind: CallKind,
     time_left: Option<Duration>,
 }
+
+/// Information about a request to a handler.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_rpc_request_info {
+    /// Set to `sizeof(rdzv_rpc_request_info)` before the call. The library sets it to the number of bytes
+    /// it filled.
+    pub struct_size: u32,
+    /// Id of the caller.
+    pub caller_id: i32,
+    /// Name of the caller, UTF-8.
+    pub caller: rdzv_bytes,
+    /// Name of the handler, UTF-8.
+    pub handler: rdzv_bytes,
+    /// Bytes of the request; empty once they were taken.
+    pub payload: rdzv_bytes,
+    /// Time that the caller waits, in milliseconds, counted from when the handler was called; -1: no
+    /// limit.
+    pub time_left_ms: i64,
+    /// 1 if the caller wants a response, else 0; a response is then dropped.
+    pub response_is_wanted: i32,
+    /// Reserved; 0.
+    pub reserved: u32,
+}
+
+const REQUEST_FIRST_SIZE: usize = 72;
+const NO_BYTES: rdzv_bytes = rdzv_bytes { data: null(), len: 0 };
+const NO_REQUEST: rdzv_rpc_request_info = rdzv_rpc_request_info {
+    struct_size: 0,
+    caller_id: -1,
+    caller: NO_BYTES,
+    handler: NO_BYTES,
+    payload: NO_BYTES,
+    time_left_ms: -1,
+    response_is_wanted: 0,
+    reserved: 0,
+};
 
 /// Bytes of a request.
 #[derive(Debug)]
@@ -81,15 +119,16 @@ impl rdzv_rpc_request {
     }
 
     /// Returns the address and the length of the bytes.
-    pub(crate) fn parts(&self) -> (*const u8, usize) {
+    fn parts(&self) -> (*const u8, usize) {
         let bytes = self.bytes();
         (bytes.get().as_ptr(), bytes.get().len())
     }
 }
 
-/// Handle for answering one request, from any thread and at any time. The handler owns it: each function
-/// that answers frees it, and `rdzv_rpc_responder_free` reports to the caller that there is no answer.
-pub struct rdzv_rpc_responder(AnswerTarget);
+/// Handle for responding to one request, from any thread and at any time. The handler owns it: each
+/// function that responds frees it, and `rdzv_rpc_responder_free` reports to the caller that there is no
+/// response.
+pub struct rdzv_rpc_responder(ResponseTarget);
 
 impl fmt::Debug for rdzv_rpc_responder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,13 +139,14 @@ impl fmt::Debug for rdzv_rpc_responder {
 /// Outcome of a call.
 pub(crate) type Outcome = Result<Vec<u8>, Fault>;
 
-enum AnswerTarget {
+enum ResponseTarget {
     Caller(Responder),
-    /// Answers user code, or a call of a backend in user code.
+    /// Reports to user code, or a call of a backend in user code.
     Completion(Completion),
 }
 
-/// Reports the outcome of a call once. If it is dropped before that, it reports that there is no answer.
+/// Reports the outcome of a call once. If it is dropped before that, it reports that there is no
+/// response.
 pub(crate) struct Completion {
     on_done: Option<Box<dyn FnOnce(Outcome) + Send>>,
     wanted: Wanted,
@@ -134,16 +174,16 @@ impl Drop for Completion {
 
 impl rdzv_rpc_responder {
     pub(crate) const fn of(completion: Completion) -> Self {
-        Self(AnswerTarget::Completion(completion))
+        Self(ResponseTarget::Completion(completion))
     }
 
     pub(crate) const fn of_caller(responder: Responder) -> Self {
-        Self(AnswerTarget::Caller(responder))
+        Self(ResponseTarget::Caller(responder))
     }
 
     /// Drops the responder without reporting an outcome.
     pub(crate) fn forget(self) {
-        if let AnswerTarget::Completion(mut completion) = self.0 {
+        if let ResponseTarget::Completion(mut completion) = self.0 {
             completion.on_done = None;
         }
     }
@@ -241,7 +281,7 @@ impl Entry {
         Ok(Self { name: self.name.clone(), code })
     }
 
-    /// Registers the entry, so that it answers calls.
+    /// Registers the entry, so that it gets calls.
     pub(crate) fn register(&self, handling: &Handling) -> Result<(), Fault> {
         let (run, call): (Run, Box<HandlerFn>) = match &self.code {
             Code::Program(run, code) => {
@@ -259,8 +299,8 @@ impl Entry {
     }
 }
 
-/// Named handlers for workers to be created with, so that callers find them from the start. One thread at a
-/// time. Several workers may share them; they may be freed at any time.
+/// Named handlers for workers to be created with, so that callers find them from the start. One thread at
+/// a time. Several workers may share them; they may be freed at any time.
 #[derive(Default)]
 pub struct rdzv_rpc_handlers {
     entries: Vec<Entry>,
@@ -336,8 +376,8 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_new(
     }
 }
 
-/// Creates another handle of the same handlers, for a backend in user code to keep. Later additions are not
-/// shared. On success the caller owns `*out` and frees it with `rdzv_rpc_handlers_free`.
+/// Creates another handle of the same handlers, for a backend in user code to keep. Later additions are
+/// not shared. On success the caller owns `*out` and frees it with `rdzv_rpc_handlers_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
     handlers: *const rdzv_rpc_handlers,
@@ -363,16 +403,16 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_free(handlers: *mut rdzv_rpc_handlers
 }
 
 /// Adds a handler. `run` is `RDZV_RPC_INLINE`, `RDZV_RPC_POOLED`, or, for a worker created with
-/// `rdzv_loop_rpc_init`, `RDZV_RPC_LOOP`: then `handle` and `destroy` are NULL, and requests are events of
-/// the loop. Otherwise several library threads may call `handle` at the same time; it must not throw. It
-/// owns the responder, and may answer later, with the bytes that it took (`rdzv_rpc_request_take`). It may
-/// free its worker, but shutting the worker down returns `RDZV_REENTRANT` there, and so does waiting for a
-/// call in an inline handler. On success the library owns `user_data` until it calls `destroy` (which may
-/// be NULL), once all handles and workers that have the handler have been freed. On failure the caller
-/// keeps `user_data`.
+/// `rdzv_loop_rpc_new`, `RDZV_RPC_LOOP`: then `handle` and `destroy` are NULL, and requests are events
+/// of the loop. Otherwise several library threads may call `handle` at the same time; it must not throw.
+/// It owns the responder, and may respond later, with the bytes that it took (`rdzv_rpc_request_take`).
+/// It may free its worker, but shutting the worker down returns `RDZV_REENTRANT` there, and so does
+/// waiting for a call in an inline handler. On success the library owns `user_data` until it calls
+/// `destroy` (which may be NULL), once all handles and workers that have the handler have been freed. On
+/// failure the caller keeps `user_data`.
 ///
-/// Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins with
-/// `rdzv/`).
+/// Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins
+/// with `rdzv/`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_add(
     handlers: *mut rdzv_rpc_handlers,
@@ -414,13 +454,13 @@ struct Incoming<'a> {
 }
 
 impl rdzv_rpc_handlers {
-    /// Passes a request to a handler. `answer_to` creates the responder, and is called only if the handler
-    /// is called.
+    /// Passes a request to a handler. `new_responder` creates the responder, and is called only if the
+    /// handler is called.
     fn dispatch(
         &self,
         incoming: &Incoming<'_>,
         kind: CallKind,
-        answer_to: impl FnOnce() -> rdzv_rpc_responder,
+        new_responder: impl FnOnce() -> rdzv_rpc_responder,
     ) -> Result<(), Fault> {
         let Incoming { caller, caller_id, handler, payload, time_left_ms } = *incoming;
         let time_left = match time_left_ms {
@@ -440,26 +480,26 @@ impl rdzv_rpc_handlers {
                 let caller = caller.into();
                 let request = rdzv_rpc_request { caller, caller_id, handler, bytes, kind, time_left };
                 let code = Arc::clone(code);
-                outside_workers(|| code.call(&request, answer_to()));
+                outside_workers(|| code.call(&request, new_responder()));
             }
             Code::Loop => return Err(found.wants_loop()),
             Code::RequestQueue(queue) => {
                 let name = WorkerName::new(caller).map_err(|error| invalid(error.to_string()))?;
-                let responder = match answer_to().0 {
-                    AnswerTarget::Caller(responder) => responder,
-                    AnswerTarget::Completion(completion) => {
+                let responder = match new_responder().0 {
+                    ResponseTarget::Caller(responder) => responder,
+                    ResponseTarget::Completion(completion) => {
                         let wanted = completion.wanted.clone();
-                        let answered = move |answer: Result<Payload, CallFailure>| {
-                            let answer = answer.map(|payload| payload.bytes().to_vec());
-                            completion.on_done(answer.map_err(fault_of_handler));
+                        let on_response = move |response: Result<Payload, CallFailure>| {
+                            let response = response.map(|payload| payload.bytes().to_vec());
+                            completion.on_done(response.map_err(fault_of_handler));
                         };
-                        Responder::external(Arc::clone(&handler), Box::new(answered), wanted)
+                        Responder::external(Arc::clone(&handler), Box::new(on_response), wanted)
                     }
                 };
                 let caller = WorkerInfo { name, id: caller_id };
                 let payload = payload.to_vec().into();
                 let request = Request { caller, handler, payload, kind, time_left };
-                // If the queue refuses the request, it answers it here.
+                // If the queue refuses the request, it responds here.
                 outside_workers(|| queue.ask(request, responder));
             }
         }
@@ -468,73 +508,19 @@ impl rdzv_rpc_handlers {
 }
 
 /// Passes a request that a backend in user code received to a handler. An inline or pooled handler is
-/// called on the calling thread; for a handler of the event loop, the bytes are copied and the loop gets an
-/// event. `done` is called once with the outcome, on any thread, even if `answer_is_wanted` is 0; in that
-/// case it may be NULL. `time_left_ms` is the time that the caller will wait from now; -1: no limit.
+/// called on the calling thread; for a handler of the event loop, the bytes are copied and the loop gets
+/// an event. Of `request`, `response_is_wanted` is not read. `responder` receives the outcome, from any
+/// thread; NULL: no response is wanted. It is the one of `rdzv_rpc_responder_new`, or, for a call that a
+/// worker makes to itself, the one that its `call` got: then the response is not copied, and the handler
+/// can query whether the caller still waits. On success the handler owns `responder`; on failure the
+/// caller keeps it.
 ///
-/// Errors, for which `done` is not called: `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_NO_MEMBER` (the worker to which
-/// the handlers were passed was shut down), `RDZV_INVALID_ARGUMENT`.
+/// Errors: `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_NO_MEMBER` (the worker to which the handlers were passed was
+/// shut down), `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
     handlers: *const rdzv_rpc_handlers,
-    caller: *const u8,
-    caller_len: usize,
-    caller_id: u16,
-    handler: *const u8,
-    handler_len: usize,
-    payload: *const u8,
-    payload_len: usize,
-    time_left_ms: i64,
-    answer_is_wanted: i32,
-    done: Option<
-        unsafe extern "C" fn(
-            user_data: *mut c_void,
-            status: rdzv_status,
-            data: *const u8,
-            len: usize,
-            error: *const rdzv_error,
-        ),
-    >,
-    user_data: *mut c_void,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let handlers = reference(handlers, "handlers")?;
-            let caller = text(caller, caller_len, "caller")?;
-            let handler = text(handler, handler_len, "handler")?;
-            let payload = bytes(payload, payload_len, "payload")?;
-            let kind = match (answer_is_wanted, done) {
-                (0, _) => CallKind::OneWay,
-                (_, Some(_)) => CallKind::Responded,
-                (_, None) => return Err(invalid("`done` is NULL")),
-            };
-            let incoming = Incoming { caller, caller_id, handler, payload, time_left_ms };
-            handlers.dispatch(&incoming, kind, || {
-                rdzv_rpc_responder::of(Completion::new(listener(done, user_data), Wanted::new(kind)))
-            })
-        })
-    }
-}
-
-/// Passes a request to a handler as `rdzv_rpc_handlers_dispatch` does, for a call that a worker in user
-/// code makes to itself. The handler gets `responder`, so it answers without a copy and can query whether
-/// the caller still waits. NULL: no answer is wanted. On success the handler owns `responder`; on failure
-/// the caller keeps it.
-///
-/// Errors: those of `rdzv_rpc_handlers_dispatch`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch_to(
-    handlers: *const rdzv_rpc_handlers,
-    caller: *const u8,
-    caller_len: usize,
-    caller_id: u16,
-    handler: *const u8,
-    handler_len: usize,
-    payload: *const u8,
-    payload_len: usize,
-    time_left_ms: i64,
+    request: *const rdzv_rpc_request_info,
     responder: *mut rdzv_rpc_responder,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
@@ -542,11 +528,18 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch_to(
     unsafe {
         guard::call(error, &mut || {
             let handlers = reference(handlers, "handlers")?;
-            let caller = text(caller, caller_len, "caller")?;
-            let handler = text(handler, handler_len, "handler")?;
-            let payload = bytes(payload, payload_len, "payload")?;
+            let size = sized::given_size(request, REQUEST_FIRST_SIZE, "request")?;
+            let request = sized::get(request, size, NO_REQUEST);
+            let id = request.caller_id;
+            let incoming = Incoming {
+                caller: text(request.caller.data, request.caller.len, "caller")?,
+                caller_id: u16::try_from(id)
+                    .map_err(|_| invalid(format!("`caller_id` is {id}: from 0 to 65535")))?,
+                handler: text(request.handler.data, request.handler.len, "handler")?,
+                payload: bytes(request.payload.data, request.payload.len, "payload")?,
+                time_left_ms: request.time_left_ms,
+            };
             let kind = if responder.is_null() { CallKind::OneWay } else { CallKind::Responded };
-            let incoming = Incoming { caller, caller_id, handler, payload, time_left_ms };
             handlers.dispatch(&incoming, kind, || {
                 if responder.is_null() {
                     rdzv_rpc_responder::of(Completion::new(Box::new(drop), Wanted::new(kind)))
@@ -585,8 +578,8 @@ pub(crate) fn listener(done: Option<Done>, user_data: *mut c_void) -> Box<dyn Fn
         let Some(done) = done else { return };
         outside_workers(|| match outcome {
             // SAFETY: the function was supplied for this; its arguments live until it returns.
-            Ok(answer) => unsafe {
-                done(user_data.get(), RDZV_OK, answer.as_ptr(), answer.len(), null());
+            Ok(response) => unsafe {
+                done(user_data.get(), RDZV_OK, response.as_ptr(), response.len(), null());
             },
             Err(fault) => {
                 let error = rdzv_error::new(fault);
@@ -597,50 +590,43 @@ pub(crate) fn listener(done: Option<Done>, user_data: *mut c_void) -> Box<dyn Fn
     })
 }
 
-/// Returns the name of the caller and writes its length to `*len` unless `len` is NULL. The string is not
-/// NUL-terminated and is valid as long as the request. Returns NULL for NULL.
+/// Fills `*out`, whose `struct_size` the caller has set. What it points to is valid as long as the
+/// request.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_request_caller(
+pub unsafe extern "C" fn rdzv_rpc_request_get_info(
     request: *const rdzv_rpc_request,
-    len: *mut usize,
-) -> *const u8 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(request, null(), |of| borrowed(of.caller.as_bytes(), len)) }
+    out: *mut rdzv_rpc_request_info,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
+    unsafe {
+        guard::call(error, &mut || {
+            let of = reference(request, "request")?;
+            let given = sized::given_size(out, REQUEST_FIRST_SIZE, "out")?;
+            let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+            let (data, len) = of.parts();
+            let info = rdzv_rpc_request_info {
+                caller_id: of.caller_id.into(),
+                caller: rdzv_bytes { data: of.caller.as_ptr(), len: of.caller.len() },
+                handler: rdzv_bytes { data: of.handler.as_ptr(), len: of.handler.len() },
+                payload: rdzv_bytes { data, len },
+                time_left_ms: of.time_left.map_or(-1, millis),
+                response_is_wanted: i32::from(of.kind == CallKind::Responded),
+                ..NO_REQUEST
+            };
+            sized::put(out, given, &info);
+            Ok(())
+        })
+    }
 }
 
-/// Returns the id of the caller; 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_request_caller_id(request: *const rdzv_rpc_request) -> u16 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(request, 0, |of| of.caller_id) }
-}
-
-/// Returns the name of the handler, in the same form as `rdzv_rpc_request_caller`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_request_handler(
-    request: *const rdzv_rpc_request,
-    len: *mut usize,
-) -> *const u8 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(request, null(), |of| borrowed(of.handler.as_bytes(), len)) }
-}
-
-/// Returns the bytes of the request and writes their number to `*len` unless `len` is NULL; empty once they
-/// were taken. Returns NULL for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_request_payload(
-    request: *const rdzv_rpc_request,
-    len: *mut usize,
-) -> *const u8 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(request, null(), |of| borrowed(of.bytes().get(), len)) }
-}
-
-/// Moves the bytes of the request to `out`, for a handler that answers later: they replace the content of
-/// `out` without a copy, and the request is empty afterwards. Pointers to them remain valid as long as the
-/// content of `out`. For a request that `rdzv_rpc_handlers_dispatch` passes to a handler, the backend owns
-/// the bytes, and they are copied. Any thread may call this as long as the request is valid; in a loop,
-/// that is until the next call of `rdzv_loop_next_event`. A second call returns no bytes.
+/// Moves the bytes of the request to `out`, for a handler that responds later: they replace the content
+/// of `out` without a copy, and the request is empty afterwards. Pointers to them remain valid as long as
+/// the content of `out`. For a request that `rdzv_rpc_handlers_dispatch` passes to a handler, the backend
+/// owns the bytes, and they are copied. Any thread may call this as long as the request is valid; in a
+/// loop, that is until the next call of `rdzv_loop_next_event`. A second call returns no bytes.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
@@ -660,65 +646,84 @@ pub unsafe extern "C" fn rdzv_rpc_request_take(
     }
 }
 
-/// Returns 1 if the caller wants an answer, else 0; an answer is then dropped. Returns 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_request_answer_is_wanted(request: *const rdzv_rpc_request) -> i32 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(request, 0, |of| i32::from(of.kind == CallKind::Responded)) }
-}
-
-/// Returns the time that the caller waits, in milliseconds, counted from when the handler was called; -1:
-/// no limit. Returns 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_request_time_left_ms(request: *const rdzv_rpc_request) -> i64 {
-    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(request, 0, |of| of.time_left.map_or(-1, millis)) }
-}
-
-/// Consumes a responder and answers.
+/// Consumes a responder and responds.
 unsafe fn respond(
     responder: *mut rdzv_rpc_responder,
     error: *mut *mut rdzv_error,
-    answer: impl Fn() -> Result<Result<Payload, Fault>, Fault>,
+    response: impl Fn() -> Result<Result<Payload, Fault>, Fault>,
 ) -> rdzv_status {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call(error, &mut || {
-            let answer = answer();
+            let response = response();
             if responder.is_null() {
                 return Err(invalid("`responder` is NULL"));
             }
             let rdzv_rpc_responder(back) = *Box::from_raw(responder);
-            // An answer that is not valid is reported to the caller as no answer.
-            match (back, answer?) {
-                (AnswerTarget::Caller(responder), Ok(payload)) => _ = responder.answer(payload),
-                (AnswerTarget::Caller(responder), Err(fault)) if fault.status == RDZV_RPC_MALFORMED => {
+            // A response that is not valid is reported to the caller as no response.
+            match (back, response?) {
+                (ResponseTarget::Caller(responder), Ok(payload)) => _ = responder.answer(payload),
+                (ResponseTarget::Caller(responder), Err(fault)) if fault.status == RDZV_RPC_MALFORMED => {
                     _ = responder.refuse_malformed(&fault.message);
                 }
-                (AnswerTarget::Caller(responder), Err(fault)) => _ = responder.fail(&fault.message),
-                (AnswerTarget::Completion(completion), Ok(payload)) => {
+                (ResponseTarget::Caller(responder), Err(fault)) => _ = responder.fail(&fault.message),
+                (ResponseTarget::Completion(completion), Ok(payload)) => {
                     completion.on_done(Ok(payload.bytes().to_vec()))
                 }
-                (AnswerTarget::Completion(completion), Err(fault)) => completion.on_done(Err(fault)),
+                (ResponseTarget::Completion(completion), Err(fault)) => completion.on_done(Err(fault)),
             }
             Ok(())
         })
     }
 }
 
-/// Answers with these bytes and frees the responder, whatever the status. Without `release` the bytes are
-/// copied. With it the library borrows them and calls it once with `user_data`, on any thread, when it no
-/// longer needs them, whatever the status of this function.
+/// Creates a responder that reports the outcome of a request to `done` once, on any thread: the response,
+/// or a status and an error, which `done` borrows. For a backend in user code that receives requests over
+/// a network (`rdzv_rpc_handlers_dispatch`). On success the caller owns `*out`.
 ///
-/// While a caller has 256 MiB of answers that it has not read, no handler is started for it. An answer that
-/// is given after its handler has returned is dropped if the caller would have more than 1 GiB to read, or
-/// all callers together more than 8 GiB; the caller then gets `RDZV_LIMIT_EXCEEDED`. A single answer may be
-/// larger.
-///
-/// Errors: `RDZV_INVALID_ARGUMENT`. Whether the answer arrives is not reported.
+/// Errors: `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_responder_answer(
+pub unsafe extern "C" fn rdzv_rpc_responder_new(
+    done: Option<
+        unsafe extern "C" fn(
+            user_data: *mut c_void,
+            status: rdzv_status,
+            data: *const u8,
+            len: usize,
+            error: *const rdzv_error,
+        ),
+    >,
+    user_data: *mut c_void,
+    out: *mut *mut rdzv_rpc_responder,
+    error: *mut *mut rdzv_error,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
+    unsafe {
+        guard::call(error, &mut || {
+            // Before there is a responder: one that is dropped would call `done`.
+            let out = out_pointer(out, "out")?;
+            if done.is_none() {
+                return Err(invalid("`done` is NULL"));
+            }
+            let completion = Completion::new(listener(done, user_data), Wanted::new(CallKind::Responded));
+            out.put(Box::into_raw(Box::new(rdzv_rpc_responder::of(completion))));
+            Ok(())
+        })
+    }
+}
+
+/// Responds with these bytes and frees the responder, whatever the status. Without `release` the bytes
+/// are copied. With it the library borrows them and calls it once with `user_data`, on any thread, when
+/// it no longer needs them, whatever the status of this function.
+///
+/// While a caller has 256 MiB of responses that it has not read, no handler is started for it. A response
+/// that is given after its handler has returned is dropped if the caller would have more than 1 GiB to
+/// read, or all callers together more than 8 GiB; the caller then gets `RDZV_LIMIT_EXCEEDED`. A single
+/// response may be larger.
+///
+/// Errors: `RDZV_INVALID_ARGUMENT`. Whether the response arrives is not reported.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_rpc_responder_send(
     responder: *mut rdzv_rpc_responder,
     data: *const u8,
     len: usize,
@@ -730,31 +735,13 @@ pub unsafe extern "C" fn rdzv_rpc_responder_answer(
     unsafe { respond(responder, error, || Ok(Ok(payload((data, len), release, user_data)?))) }
 }
 
-/// Reports to the caller that the handler failed, with this message in UTF-8, and frees the responder,
-/// whatever the status. The caller gets `RDZV_RPC_HANDLER_FAILED`. A message of more than 16 KiB is
-/// truncated and ends with ` [cut: N bytes, at most 16384]`, where N is its length.
+/// Reports that a call failed, with this message in UTF-8, and frees the responder, whatever the status
+/// of this function. A call of a backend in user code fails with `status`, which is any of this header.
+/// The caller of a handler gets `RDZV_RPC_MALFORMED` if that is `status`: the handler cannot decode its
+/// request. For any other status it gets `RDZV_RPC_HANDLER_FAILED` and the message; one of more than 16
+/// KiB is truncated and ends with ` [cut: N bytes, at most 16384]`, where N is its length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_fail(
-    responder: *mut rdzv_rpc_responder,
-    message: *const u8,
-    message_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged.
-    unsafe {
-        respond(responder, error, || {
-            let message = bytes(message, message_len, "message")?;
-            Ok(Err(failed(String::from_utf8_lossy(message).into_owned())))
-        })
-    }
-}
-
-/// Reports that a call failed with any status of this header, and frees the responder, whatever the status
-/// of this function. A call of a backend in user code fails with that status. The caller of a handler gets
-/// `RDZV_RPC_MALFORMED` if that is the status: the handler cannot decode its request. For any other status
-/// it gets `RDZV_RPC_HANDLER_FAILED` and the message.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
     responder: *mut rdzv_rpc_responder,
     status: rdzv_status,
     message: *const u8,
@@ -765,8 +752,8 @@ pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
     unsafe {
         respond(responder, error, || {
             let message = String::from_utf8_lossy(bytes(message, message_len, "message")?).into_owned();
-            let status = if status == RDZV_OK { RDZV_RPC_HANDLER_FAILED } else { status };
             Ok(Err(match status {
+                RDZV_OK | RDZV_RPC_HANDLER_FAILED => failed(message),
                 RDZV_RPC_MALFORMED => fault_of(status, message),
                 _ => Fault::new(status, message),
             }))
@@ -774,20 +761,21 @@ pub unsafe extern "C" fn rdzv_rpc_responder_fail_with(
     }
 }
 
-/// Returns 1 if the caller still waits for the answer, else 0: the call was cancelled or timed out, it is a
-/// notice, or `responder` is NULL. For handlers and backends in user code whose answers are expensive.
+/// Returns 1 if the caller still waits for the response, else 0: the call was cancelled or timed out, it
+/// is a notice, or `responder` is NULL. For handlers and backends in user code whose responses are
+/// expensive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_is_wanted(responder: *const rdzv_rpc_responder) -> i32 {
     // SAFETY: NULL or valid, as the header requires.
     unsafe {
         guard::read(responder, 0, |of| match &of.0 {
-            AnswerTarget::Caller(responder) => i32::from(responder.is_wanted()),
-            AnswerTarget::Completion(completion) => i32::from(completion.wanted.get()),
+            ResponseTarget::Caller(responder) => i32::from(responder.is_wanted()),
+            ResponseTarget::Completion(completion) => i32::from(completion.wanted.get()),
         })
     }
 }
 
-/// Frees a responder. The caller is notified that there is no answer. NULL is ignored.
+/// Frees a responder. The caller is notified that there is no response. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_free(responder: *mut rdzv_rpc_responder) {
     // SAFETY: NULL or valid, as the header requires.

@@ -2,15 +2,16 @@
 
 use crate::argument::{out_pointer, reference, reference_mut};
 use crate::buffer::rdzv_buffer;
+use crate::cancel_token::{rdzv_cancel_token, token_or_none};
 use crate::context::ContextShared;
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::rpc_fault::{observer_fault, observing_fault};
-use crate::rpc_workers::rdzv_rpc_workers;
+use crate::rpc_workers::{rdzv_rpc_workers, workers};
 use crate::sized;
 use crate::status::{RDZV_CANCELLED, rdzv_status};
 use crate::store::{rdzv_store, span};
-use rendezvous_core::driver::cancel::Canceller;
+use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::store::Timeouts;
 use rendezvous_rpc::device_map::GroupKind;
 use rendezvous_rpc::driver::group::{GroupObserver, ObserverOptions};
@@ -32,8 +33,8 @@ pub const RDZV_RPC_OBSERVATION_LEFT: i32 = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_observation {
-    /// Set to `sizeof(rdzv_rpc_observation)` before the call. The library sets it to the number of bytes it
-    /// filled.
+    /// Set to `sizeof(rdzv_rpc_observation)` before the call. The library sets it to the number of bytes
+    /// it filled.
     pub struct_size: u32,
     /// One of the `RDZV_RPC_OBSERVATION_` constants. Later versions may add more.
     pub kind: i32,
@@ -53,18 +54,20 @@ pub struct rdzv_rpc_observer {
     observer: GroupObserver,
     shared: Arc<ContextShared>,
     /// Cancels waiting calls from another thread.
-    canceller: Canceller,
+    token: CancelToken,
 }
 
 /// Observes the group whose keys are those of `store`. The keys of a job's first group begin with
-/// `rpc_prefix_0`; use `rdzv_store_with_prefix`. The observer has its own connection and thread. It reads
+/// `rpc_prefix_0`; use `rdzv_store_new_prefix`. The observer has its own connection and thread. It reads
 /// the keys twice a second, and at once when a native server reports a change. The caller may free its
-/// handle of the store. On success the caller owns `*out` and frees it with `rdzv_rpc_observer_free`.
+/// handle of the store. `token` ends every `rdzv_rpc_observer_next` from another thread; NULL: none does.
+/// On success the caller owns `*out` and frees it with `rdzv_rpc_observer_free`.
 ///
-/// Errors: those of `rdzv_store_connect`, `RDZV_EXHAUSTED`.
+/// Errors: those of `rdzv_store_new`, `RDZV_EXHAUSTED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_new(
     store: *const rdzv_store,
+    token: *const rdzv_cancel_token,
     out: *mut *mut rdzv_rpc_observer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
@@ -77,8 +80,8 @@ pub unsafe extern "C" fn rdzv_rpc_observer_new(
             let observer = GroupObserver::start(&store.store, ObserverOptions::default());
             let observer = observer.map_err(|error| observing_fault(&error))?;
             let (poison, shared) = (Poison::default(), Arc::clone(&store.shared));
-            let canceller = Canceller::default();
-            out.put(Box::into_raw(Box::new(rdzv_rpc_observer { poison, observer, shared, canceller })));
+            let token = token_or_none(token);
+            out.put(Box::into_raw(Box::new(rdzv_rpc_observer { poison, observer, shared, token })));
             Ok(())
         })
     }
@@ -91,13 +94,14 @@ pub unsafe extern "C" fn rdzv_rpc_observer_free(observer: *mut rdzv_rpc_observer
     unsafe { guard::free(observer) };
 }
 
-/// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next observation and fills `*observation`,
-/// whose `struct_size` the caller has set. If there is none, the kind is `RDZV_RPC_OBSERVATION_NONE`. The
-/// name of the worker concerned replaces the content of `name`, and its address, if it has one, that of
-/// `address`; both may be NULL. Each observation is delivered once, to one thread.
+/// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next observation and fills
+/// `*observation`, whose `struct_size` the caller has set. If there is none, the kind is
+/// `RDZV_RPC_OBSERVATION_NONE`. The name of the worker concerned replaces the content of `name`, and its
+/// address, if it has one, that of `address`; both may be NULL. Each observation is delivered once, to
+/// one thread.
 ///
 /// Errors, reported once: `RDZV_SERVER_GONE` (the store failed), `RDZV_RPC_MEMBERSHIP` (the keys are not
-/// those of a group). `RDZV_CANCELLED` after `rdzv_rpc_observer_cancel`.
+/// those of a group). `RDZV_CANCELLED` once the token is cancelled.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_next(
     observer: *const rdzv_rpc_observer,
@@ -113,10 +117,9 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
             let of = reference(observer, "observer")?;
             of.shared.refuse_sink()?;
             let given = sized::given_size(observation, OBSERVATION_FIRST_SIZE, "observation")?;
-            let token = of.canceller.token();
-            let next = of.observer.next(span(timeout_ms, Timeouts::default().call)?, &token);
+            let next = of.observer.next(span(timeout_ms, Timeouts::default().call)?, &of.token);
             let next = next.map_err(|error| observer_fault(&error))?;
-            if next.is_none() && token.is_cancelled() {
+            if next.is_none() && of.token.is_cancelled() {
                 return Err(
                     Fault::new(RDZV_CANCELLED, "waiting for an observation was cancelled").during("observe")
                 );
@@ -143,17 +146,8 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
     }
 }
 
-/// Cancels every `rdzv_rpc_observer_next` that waits on this handle, on all threads; each returns
-/// `RDZV_CANCELLED`. No observation is lost, and later calls are not affected. Any thread may call this.
-/// NULL is ignored.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_observer_cancel(observer: *const rdzv_rpc_observer) {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(observer, (), |of| of.canceller.cancel()) };
-}
-
-/// Lists the workers of the group, as far as observed. On success the caller owns `*out` and frees it with
-/// `rdzv_rpc_workers_free`.
+/// Lists the workers of the group, as far as observed. On success the caller owns `*out` and frees it
+/// with `rdzv_rpc_workers_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_list(
     observer: *const rdzv_rpc_observer,
@@ -165,7 +159,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_list(
         guard::call_on(observer.as_ref().map(|of| &of.poison), error, &mut || {
             let of = reference(observer, "observer")?;
             let out = out_pointer(out, "out")?;
-            out.put(Box::into_raw(Box::new(rdzv_rpc_workers { workers: of.observer.seen() })));
+            out.put(workers(of.observer.seen()));
             Ok(())
         })
     }

@@ -1,571 +1,309 @@
 //! Options of a worker of an RPC group.
 
-use crate::argument::{invalid, list, out_pointer, positive_ms, rdzv_bytes, reference, reference_mut, text};
-use crate::buffer::{rdzv_buffer, rdzv_list};
-use crate::context::{ContextShared, home, rdzv_context};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::rpc_fault::{backend_fault, options_fault};
+use crate::argument::{c_text, c_texts, invalid, pairs, positive_ms, rdzv_pair};
+use crate::cancel_token::{rdzv_cancel_token, token_or_none};
+use crate::context::{ContextShared, struct_size};
+use crate::fault::Fault;
+use crate::rpc_fault::options_fault;
 use crate::rpc_handlers::Entry;
-use crate::rpc_reentry::refuse_reentry;
-use crate::status::{RDZV_UNSUPPORTED, rdzv_status};
-use rendezvous_core::driver::cancel::Canceller;
+use crate::rpc_workers::{CDeviceMaps, CTexts, rdzv_rpc_device_map};
+use crate::sized;
+use crate::store::rdzv_store;
+use rendezvous_core::driver::cancel::CancelToken;
+use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::rendezvous::url::RankEnvironment;
-use rendezvous_rpc::device::{Device, DeviceKind};
-use rendezvous_rpc::device_map::DeviceMap;
+use rendezvous_rpc::device::{Device, DeviceError, DeviceKind};
 use rendezvous_rpc::driver::group::TcpOptions;
-use rendezvous_rpc::driver::group::registry::{BaseOptions, DEFAULT_BACKEND};
+use rendezvous_rpc::driver::group::registry::DEFAULT_BACKEND;
 use rendezvous_rpc::name::WorkerName;
 use rendezvous_rpc::options::RpcOptions;
+use std::ffi::c_char;
+use std::ptr::null;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Options of a worker of an RPC group. One thread at a time, except for `rdzv_rpc_options_cancel`. Several
-/// workers may be created with the same options, one after the other; they may be freed at any time.
-#[derive(Debug)]
+/// Options of a worker of an RPC group. With zeros and `struct_size` all options have their defaults.
+/// Strings are NUL-terminated UTF-8. The library copies what it needs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_options {
+    /// `sizeof(rdzv_rpc_options)`.
+    pub struct_size: u32,
+    /// Number of threads that run pooled handlers, from 1 to 1024; 0: 16. Each is started when there is
+    /// work for it.
+    pub worker_threads: i32,
+    /// Name of the backend; NULL: `tcp`.
+    pub backend: *const c_char,
+    /// URL through which the group meets: `tcp://`, `file://`, `env://`, or another scheme of the
+    /// context; NULL: `env://`, which uses `variables`.
+    pub init_method: *const c_char,
+    /// Store over which the group meets instead; NULL: `init_method`. The keys of the group are those of
+    /// the store, so use a prefix for each group (`rdzv_store_new_prefix`). The worker keeps a
+    /// reference; the caller may free its handle.
+    pub store: *const rdzv_store,
+    /// Token that cancels the worker's creation and the calls that wait on its handle; NULL: none does.
+    pub token: *const rdzv_cancel_token,
+    /// Timeout of calls that set none, in milliseconds; 0: 60,000. It also limits joining and leaving,
+    /// each, unless `membership_timeout_ms` is set.
+    pub rpc_timeout_ms: i64,
+    /// Timeout of joining and of leaving, in milliseconds; 0: that of calls.
+    pub membership_timeout_ms: i64,
+    /// Values of environment variables, as those of `rdzv_rendezvous_url_options`. The library never
+    /// reads the environment.
+    pub variables: *const rdzv_pair,
+    /// Number of variables.
+    pub variable_count: usize,
+    /// Name or address on which the worker that hosts the group's store listens; NULL: that of the URL.
+    pub listen_host: *const c_char,
+    /// Local address on which the worker accepts calls; NULL: the address by which it reaches the store's
+    /// host, or the loopback address if the store has no host.
+    pub host: *const c_char,
+    /// Transports that a backend may use, in order of preference; NULL: it chooses. A list of none that
+    /// is not NULL allows none. `tcp` has a transport of its own and ignores the list.
+    pub transports: *const *const c_char,
+    /// Number of transports.
+    pub transport_count: usize,
+    /// Channels that a backend may use, like `transports`.
+    pub channels: *const *const c_char,
+    /// Number of channels.
+    pub channel_count: usize,
+    /// Device maps for calls, by the names of the callees. A map that is not one to one is refused.
+    pub device_maps: *const rdzv_rpc_device_map,
+    /// Number of device maps.
+    pub device_map_count: usize,
+    /// Devices that the worker uses, by name; none: they are derived from the maps.
+    pub devices: *const *const c_char,
+    /// Number of devices.
+    pub device_count: usize,
+    /// Kind of the devices of this process; NULL: `cuda`.
+    pub accelerator: *const c_char,
+    /// Number of devices of this process, against which maps are checked.
+    pub accelerator_count: u32,
+    /// Reserved; 0.
+    pub reserved: u32,
+    /// Options of a backend in user code, as texts. `tcp` has none.
+    pub extra_options: *const rdzv_pair,
+    /// Number of these options.
+    pub extra_option_count: usize,
+}
+
+const OPTIONS_FIRST_SIZE: usize = 184;
+const NO_OPTIONS: rdzv_rpc_options = rdzv_rpc_options {
+    struct_size: 0,
+    worker_threads: 0,
+    backend: null(),
+    init_method: null(),
+    store: null(),
+    token: null(),
+    rpc_timeout_ms: 0,
+    membership_timeout_ms: 0,
+    variables: null(),
+    variable_count: 0,
+    listen_host: null(),
+    host: null(),
+    transports: null(),
+    transport_count: 0,
+    channels: null(),
+    channel_count: 0,
+    device_maps: null(),
+    device_map_count: 0,
+    devices: null(),
+    device_count: 0,
+    accelerator: null(),
+    accelerator_count: 0,
+    reserved: 0,
+    extra_options: null(),
+    extra_option_count: 0,
+};
+
+/// Copies of the options of a worker.
+pub(crate) struct WorkerOptions {
     pub(crate) options: RpcOptions,
     pub(crate) tcp: TcpOptions,
     pub(crate) environment: RankEnvironment,
     pub(crate) listen_host: Option<String>,
-    pub(crate) canceller: Canceller,
+    pub(crate) store: Option<Arc<NodeStore>>,
+    pub(crate) token: CancelToken,
+    pub(crate) extra_options: Vec<(String, String)>,
 }
 
-impl rdzv_rpc_options {
-    pub(crate) fn new(options: RpcOptions) -> Self {
-        Self {
-            options,
-            tcp: TcpOptions::default(),
-            environment: RankEnvironment::default(),
-            listen_host: None,
-            canceller: Canceller::default(),
-        }
-    }
-
-    /// Returns the options that only the backend `tcp` uses.
-    ///
-    /// # Errors
-    ///
-    /// `RDZV_UNSUPPORTED` if the options are of another backend.
-    fn tcp(&mut self, what: &str) -> Result<&mut TcpOptions, Fault> {
-        let backend = &self.options.kind().0;
-        if &**backend != DEFAULT_BACKEND {
-            let message =
-                format!("`{what}` is an option of the backend {DEFAULT_BACKEND}, and these are of {backend}");
-            return Err(Fault::new(RDZV_UNSUPPORTED, message));
-        }
-        Ok(&mut self.tcp)
-    }
-}
-
-/// Data passed to a worker of a foreign backend beside its options. In options that have not been used yet,
-/// only the texts are set.
+/// Data passed to a worker of a backend in user code beside its options.
 #[derive(Clone, Default)]
 pub(crate) struct Given {
     pub(crate) entries: Vec<Entry>,
     pub(crate) shared: Option<Arc<ContextShared>>,
+    pub(crate) tcp: TcpOptions,
     pub(crate) extra_options: Vec<(String, String)>,
-    /// Variables set by `construct_options`, for the rendezvous.
-    pub(crate) environment: RankEnvironment,
-    pub(crate) listen_host: Option<String>,
-}
-
-/// Converts a list of strings from C.
-unsafe fn texts<'a>(items: *const rdzv_bytes, count: usize, name: &str) -> Result<Vec<&'a str>, Fault> {
-    // SAFETY: the arguments are forwarded unchanged.
-    let items = unsafe { list(items, count, name) }?;
-    let text = |item| std::str::from_utf8(item).map_err(|_| invalid(format!("`{name}` is not UTF-8")));
-    items.into_iter().map(text).collect()
 }
 
 fn device(name: &str) -> Result<Device, Fault> {
-    name.parse().map_err(|error: rendezvous_rpc::device::DeviceError| invalid(error.to_string()))
+    name.parse().map_err(|error: DeviceError| invalid(error.to_string()))
 }
 
-/// Runs the body of a setter inside the panic guard.
-unsafe fn set(
-    options: *mut rdzv_rpc_options,
-    error: *mut *mut rdzv_error,
-    body: impl Fn(&mut rdzv_rpc_options) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe { guard::call(error, &mut || body(reference_mut(options, "options")?)) }
+/// Returns a text that is not empty; NULL is `None`.
+unsafe fn non_empty(text: *const c_char, name: &str) -> Result<Option<String>, Fault> {
+    // SAFETY: passed on unchanged.
+    match unsafe { c_text(text, name) }? {
+        Some("") => Err(invalid(format!("`{name}` is empty"))),
+        text => Ok(text.map(String::from)),
+    }
 }
 
-/// Creates options of the backend `backend`; NULL: `tcp`. `context` may be NULL, which creates a new one.
-/// `rpc_timeout_ms` is the timeout of calls that set none, in milliseconds: above 0; -1: 60,000; 0: no
-/// limit, as in PyTorch (elsewhere in this header, 0 means to try once). `init_method` is the URL through
-/// which the group meets; NULL: `env://`. `names` and `values`, `count` of each, are backend-specific
-/// options as texts. Those of `tcp` are `num_worker_threads` and the comma-separated lists `transports` and
-/// `channels`. On success the caller owns `*out` and frees it with `rdzv_rpc_options_free`.
-///
-/// Errors: `RDZV_NOT_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the backend refuses an option), `RDZV_REENTRANT`
-/// (called by a backend that is creating options of this context).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_new(
-    context: *const rdzv_context,
-    backend: *const u8,
-    backend_len: usize,
-    rpc_timeout_ms: i64,
-    init_method: *const u8,
-    init_method_len: usize,
-    names: *const rdzv_bytes,
-    values: *const rdzv_bytes,
-    count: usize,
-    out: *mut *mut rdzv_rpc_options,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let home = home(context)?;
-            refuse_reentry()?;
-            let mut base = BaseOptions::default();
-            if rpc_timeout_ms != -1 {
-                base.rpc_timeout = limit(rpc_timeout_ms, "rpc_timeout_ms")?;
+impl WorkerOptions {
+    /// Copies the options; NULL has all defaults.
+    pub(crate) unsafe fn new(options: *const rdzv_rpc_options) -> Result<Self, Fault> {
+        let mut given = NO_OPTIONS;
+        if !options.is_null() {
+            // SAFETY: the caller of the C function promises that the struct is readable.
+            unsafe {
+                let size = sized::given_size(options, OPTIONS_FIRST_SIZE, "options")?;
+                given = sized::get(options, size, NO_OPTIONS);
             }
-            if !init_method.is_null() {
-                base.init_method = text(init_method, init_method_len, "init_method")?;
+        }
+        // SAFETY: the caller of the C function promises that what the struct points to is readable.
+        unsafe { Self::copied(&given) }
+    }
+
+    unsafe fn copied(given: &rdzv_rpc_options) -> Result<Self, Fault> {
+        let refused = |error| options_fault(&error);
+        // SAFETY: pointers, lists and texts are readable, as the caller says; they are checked.
+        unsafe {
+            let mut options = RpcOptions::new(c_text(given.backend, "backend")?.unwrap_or(DEFAULT_BACKEND));
+            if let Some(url) = c_text(given.init_method, "init_method")? {
+                options.set_init_method(url).map_err(refused)?;
             }
-            let name = match backend.is_null() {
-                true => DEFAULT_BACKEND,
-                false => text(backend, backend_len, "backend")?,
-            };
-            let extra_options: Vec<_> =
-                texts(names, count, "names")?.into_iter().zip(texts(values, count, "values")?).collect();
-            let options = home.rpc().construct_options(name, base, &extra_options);
-            let options = options.map_err(|error| backend_fault(&error))?;
-            let mut made = rdzv_rpc_options::new(options);
-            // Settings of a backend in user code that only the C interface knows.
-            if let Some(given) = made.options.extra_options::<Given>() {
-                (made.environment, made.listen_host) = (given.environment.clone(), given.listen_host.clone());
+            if given.rpc_timeout_ms != 0 {
+                options.set_rpc_timeout(positive_ms(given.rpc_timeout_ms, "rpc_timeout_ms")?);
             }
-            out.put(Box::into_raw(Box::new(made)));
-            Ok(())
-        })
-    }
-}
-
-/// Converts a time limit in milliseconds; 0: no limit.
-fn limit(millis: i64, name: &str) -> Result<Duration, Fault> {
-    crate::argument::zero_or_more_ms(millis, name)
-}
-
-/// Frees options. NULL is ignored.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_free(options: *mut rdzv_rpc_options) {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(options) };
-}
-
-/// Cancels the `rdzv_rpc_init` and `rdzv_rpc_init_over_store` calls in progress with these options on other
-/// threads, in whatever step they are; they return `RDZV_CANCELLED`. The worker first withdraws what it has
-/// published to the others, which takes up to 5 s if the store does not answer. A join that is all but
-/// complete completes. For a backend in user code, the waits of its `init` on its store are cancelled.
-/// Later attempts are not affected. Any thread may call this. NULL is ignored.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_cancel(options: *const rdzv_rpc_options) {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(options, (), |of| of.canceller.cancel()) };
-}
-
-/// Sets the timeout of calls that set none, in milliseconds; 0: no limit, as in PyTorch (elsewhere in this
-/// header, 0 means to try once). Default 60,000. It also limits joining and leaving, each, unless the
-/// membership timeout is set.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_rpc_timeout_ms(
-    options: *mut rdzv_rpc_options,
-    rpc_timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged.
-    unsafe {
-        set(options, error, |of| {
-            of.options.set_rpc_timeout(limit(rpc_timeout_ms, "rpc_timeout_ms")?);
-            Ok(())
-        })
-    }
-}
-
-/// Sets the timeout of joining and of leaving, in milliseconds, above 0. Default: the timeout of calls;
-/// 300,000 if calls have no limit. Only for the backend `tcp`; `RDZV_UNSUPPORTED` for others.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_membership_timeout_ms(
-    options: *mut rdzv_rpc_options,
-    membership_timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged.
-    unsafe {
-        set(options, error, |of| {
-            let timeout = positive_ms(membership_timeout_ms, "membership_timeout_ms")?;
-            of.tcp("membership_timeout_ms")?.membership_timeout = Some(timeout);
-            Ok(())
-        })
-    }
-}
-
-/// Sets the URL through which the group meets: `tcp://`, `file://`, `env://`, or another scheme of the
-/// context. Default `env://`, which uses the variables.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_init_method(
-    options: *mut rdzv_rpc_options,
-    url: *const u8,
-    url_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; text is checked.
-    unsafe {
-        set(options, error, |of| {
-            of.options.set_init_method(text(url, url_len, "url")?).map_err(|error| options_fault(&error))
-        })
-    }
-}
-
-/// Sets the value of an environment variable, as `rdzv_rendezvous_url_options_set_variable` does. The
-/// library never reads the environment.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_variable(
-    options: *mut rdzv_rpc_options,
-    name: *const u8,
-    name_len: usize,
-    value: *const u8,
-    value_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; text is checked.
-    unsafe {
-        set(options, error, |of| {
-            let variable =
-                crate::rendezvous_url::variable(&mut of.environment, text(name, name_len, "name")?)?;
-            *variable = Some(text(value, value_len, "value")?.into());
-            Ok(())
-        })
-    }
-}
-
-/// Sets the name or address on which the worker that hosts the group's store listens, if it differs from
-/// the URL's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_listen_host(
-    options: *mut rdzv_rpc_options,
-    listen_host: *const u8,
-    listen_host_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; text is checked.
-    unsafe {
-        set(options, error, |of| {
-            of.listen_host =
-                Some(non_empty(text(listen_host, listen_host_len, "listen_host")?, "listen_host")?);
-            Ok(())
-        })
-    }
-}
-
-fn non_empty(text: &str, name: &str) -> Result<String, Fault> {
-    if text.is_empty() { Err(invalid(format!("`{name}` is empty"))) } else { Ok(text.into()) }
-}
-
-/// Sets the local address on which the worker accepts calls. Default: the address by which it reaches the
-/// store's host, or the loopback address if the store has no host. Only for the backend `tcp`;
-/// `RDZV_UNSUPPORTED` for others.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_host(
-    options: *mut rdzv_rpc_options,
-    host: *const u8,
-    host_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; text is checked.
-    unsafe {
-        set(options, error, |of| {
-            of.tcp("host")?.host = Some(non_empty(text(host, host_len, "host")?, "host")?);
-            Ok(())
-        })
-    }
-}
-
-/// Sets the number of threads that run pooled handlers, from 1 to 1024. Default 16; each is started when
-/// there is work for it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_worker_threads(
-    options: *mut rdzv_rpc_options,
-    worker_threads: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged.
-    unsafe {
-        set(options, error, |of| {
-            of.options.set_worker_threads(worker_threads).map_err(|error| options_fault(&error))
-        })
-    }
-}
-
-/// Sets the transports that a backend may use, in order of preference; an empty list differs from an unset
-/// one. `tcp` has a transport of its own and only stores the list.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_transports(
-    options: *mut rdzv_rpc_options,
-    names: *const rdzv_bytes,
-    count: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; the list is checked.
-    unsafe {
-        set(options, error, |of| {
-            of.options.set_transports(&texts(names, count, "names")?).map_err(|error| options_fault(&error))
-        })
-    }
-}
-
-/// Sets the channels that a backend may use, as `rdzv_rpc_options_set_transports` sets the transports.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_channels(
-    options: *mut rdzv_rpc_options,
-    names: *const rdzv_bytes,
-    count: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; the list is checked.
-    unsafe {
-        set(options, error, |of| {
-            of.options.set_channels(&texts(names, count, "names")?).map_err(|error| options_fault(&error))
-        })
-    }
-}
-
-/// Adds pairs of devices for calls to a worker: local device `from[i]` maps to its device `to[i]`, each
-/// with a name such as `cuda:0` or `cpu`. A map that is not one to one is refused and changes nothing.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_device_map(
-    options: *mut rdzv_rpc_options,
-    worker: *const u8,
-    worker_len: usize,
-    from: *const rdzv_bytes,
-    to: *const rdzv_bytes,
-    count: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; text and lists are checked.
-    unsafe {
-        set(options, error, |of| {
-            let worker = WorkerName::new(text(worker, worker_len, "worker")?)
-                .map_err(|error| invalid(error.to_string()))?;
-            let (from, to) = (texts(from, count, "from")?, texts(to, count, "to")?);
-            let mut pairs = Vec::new();
-            for (from, to) in from.into_iter().zip(to) {
-                pairs.push((device(from)?, device(to)?));
+            if given.worker_threads != 0 {
+                options.set_worker_threads(given.worker_threads.into()).map_err(refused)?;
             }
-            of.options.set_device_map(&worker, pairs).map_err(|error| options_fault(&error))
-        })
-    }
-}
-
-/// Sets the devices that the worker uses, by name; with an empty list they are derived from the maps.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_devices(
-    options: *mut rdzv_rpc_options,
-    names: *const rdzv_bytes,
-    count: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; the list is checked.
-    unsafe {
-        set(options, error, |of| {
-            let devices = texts(names, count, "names")?.into_iter().map(device);
-            let devices = devices.collect::<Result<Vec<_>, _>>()?;
-            of.options.set_devices(&devices).map_err(|error| options_fault(&error))
-        })
-    }
-}
-
-/// Sets the number of devices of this process, against which maps are checked, and their kind; NULL:
-/// `cuda`. Default 0. Only for the backend `tcp`; `RDZV_UNSUPPORTED` for others.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_set_device_count(
-    options: *mut rdzv_rpc_options,
-    count: u32,
-    kind: *const u8,
-    kind_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; text is checked.
-    unsafe {
-        set(options, error, |of| {
-            let mut accelerator = DeviceKind::CUDA;
-            if !kind.is_null() {
-                let kind = text(kind, kind_len, "kind")?;
-                accelerator = DeviceKind::new(kind)
-                    .ok_or_else(|| invalid(format!("`kind` is {kind:?}, which is not a kind of device")))?;
+            if !given.transports.is_null() {
+                let names = c_texts(given.transports, given.transport_count, "transports")?;
+                options.set_transports(&names).map_err(refused)?;
             }
-            let tcp = of.tcp("device_count")?;
-            (tcp.device_count, tcp.accelerator) = (count, accelerator);
-            Ok(())
-        })
-    }
-}
-
-/// Formats the options for a log; the text replaces the content of `message`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_describe(
-    options: *const rdzv_rpc_options,
-    message: *mut rdzv_buffer,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference(options, "options")?;
-            reference_mut(message, "message")?.put(options.options.to_string().as_bytes());
-            Ok(())
-        })
-    }
-}
-
-/// Returns the timeout of calls, in milliseconds; 0: no limit, and for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_rpc_timeout_ms(options: *const rdzv_rpc_options) -> i64 {
-    let millis = |timeout: Duration| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(options, 0, |of| of.options.rpc_timeout().map_or(0, millis)) }
-}
-
-/// Returns the number of threads that run pooled handlers; 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_worker_threads(options: *const rdzv_rpc_options) -> u32 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(options, 0, |of| of.options.worker_threads()) }
-}
-
-/// Replaces the content of `transports` with the transports that were set, and that of `channels` with the
-/// channels; each may be NULL. Both an unset and an empty list are empty here;
-/// `rdzv_rpc_options_has_transports` and `rdzv_rpc_options_has_channels` distinguish them.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_lists(
-    options: *const rdzv_rpc_options,
-    transports: *mut rdzv_list,
-    channels: *mut rdzv_list,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = &reference(options, "options")?.options;
-            for (names, list) in [(options.transports(), transports), (options.channels(), channels)] {
-                if let Ok(list) = reference_mut(list, "list") {
-                    let names = names.unwrap_or_default().iter();
-                    list.items = names.map(|name| name.as_bytes().to_vec()).collect();
+            if !given.channels.is_null() {
+                let names = c_texts(given.channels, given.channel_count, "channels")?;
+                options.set_channels(&names).map_err(refused)?;
+            }
+            let devices = c_texts(given.devices, given.device_count, "devices")?;
+            let devices = devices.into_iter().map(device).collect::<Result<Vec<_>, _>>()?;
+            options.set_devices(&devices).map_err(refused)?;
+            for map in items(given.device_maps, given.device_map_count, "device_maps")? {
+                let worker = c_text(map.worker, "device_maps.worker")?.unwrap_or_default();
+                let worker = WorkerName::new(worker).map_err(|error| invalid(error.to_string()))?;
+                let mut devices = Vec::new();
+                for pair in items(map.pairs, map.pair_count, "device_maps.pairs")? {
+                    let from = c_text(pair.from, "device_maps.pairs.from")?.unwrap_or_default();
+                    let to = c_text(pair.to, "device_maps.pairs.to")?.unwrap_or_default();
+                    devices.push((device(from)?, device(to)?));
                 }
+                options.set_device_map(&worker, devices).map_err(refused)?;
             }
-            Ok(())
-        })
+            let mut tcp = TcpOptions {
+                host: non_empty(given.host, "host")?,
+                device_count: given.accelerator_count,
+                ..TcpOptions::default()
+            };
+            if let Some(kind) = c_text(given.accelerator, "accelerator")? {
+                tcp.accelerator = DeviceKind::new(kind).ok_or_else(|| {
+                    invalid(format!("`accelerator` is {kind:?}, which is not a kind of device"))
+                })?;
+            }
+            if given.membership_timeout_ms != 0 {
+                let timeout = positive_ms(given.membership_timeout_ms, "membership_timeout_ms")?;
+                tcp.membership_timeout = Some(timeout);
+            }
+            let mut environment = RankEnvironment::default();
+            for (name, value) in pairs(given.variables, given.variable_count, "variables")? {
+                *crate::rendezvous_url::variable(&mut environment, name)? = Some(value.into());
+            }
+            let extra = pairs(given.extra_options, given.extra_option_count, "extra_options")?;
+            let extra_options: Vec<_> =
+                extra.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+            if let (DEFAULT_BACKEND, [(option, _), ..]) = (options.backend(), &extra_options[..]) {
+                return Err(invalid(format!("RPC backend {DEFAULT_BACKEND}: unknown option {option}")));
+            }
+            Ok(Self {
+                tcp,
+                environment,
+                listen_host: non_empty(given.listen_host, "listen_host")?,
+                store: given.store.as_ref().map(|store| Arc::clone(&store.store)),
+                token: token_or_none(given.token),
+                extra_options,
+                options,
+            })
+        }
     }
 }
 
-/// Returns 1 if transports were set, even to an empty list, else 0. Returns 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_has_transports(options: *const rdzv_rpc_options) -> i32 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(options, 0, |of| i32::from(of.options.transports().is_some())) }
-}
-
-/// Returns 1 if channels were set, even to an empty list, else 0. Returns 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_has_channels(options: *const rdzv_rpc_options) -> i32 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(options, 0, |of| i32::from(of.options.channels().is_some())) }
-}
-
-/// Replaces the content of `url` with the URL through which the group meets.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_init_method(
-    options: *const rdzv_rpc_options,
-    url: *mut rdzv_buffer,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference(options, "options")?;
-            reference_mut(url, "url")?.put(options.options.init_method().as_bytes());
-            Ok(())
-        })
+/// Returns the items of an array of structs.
+unsafe fn items<'a, T>(items: *const T, count: usize, name: &str) -> Result<&'a [T], Fault> {
+    match (count, items.is_null()) {
+        (0, _) => Ok(&[]),
+        (_, true) => Err(invalid(format!("`{name}` is NULL, but its count is {count}"))),
+        // SAFETY: the caller of the C function promises `count` readable items.
+        (count, false) => Ok(unsafe { std::slice::from_raw_parts(items, count) }),
     }
 }
 
-fn device_names(devices: impl Iterator<Item = Device>) -> Vec<Vec<u8>> {
-    devices.map(|device| device.to_string().into_bytes()).collect()
+/// Options for a backend in user code, with what they point to.
+pub(crate) struct OptionsView {
+    pub(crate) options: rdzv_rpc_options,
+    _lists: [Box<[*const c_char]>; 3],
+    _extra_options: Box<[rdzv_pair]>,
+    _maps: CDeviceMaps,
+    _texts: CTexts,
 }
 
-/// Replaces the content of two lists with the pairs of a map.
-pub(crate) unsafe fn list_map(
-    map: Option<&DeviceMap>,
-    from: *mut rdzv_list,
-    to: *mut rdzv_list,
-) -> Result<(), Fault> {
-    // SAFETY: NULL or valid, as the header requires; NULL is refused.
-    let (from, to) = unsafe { (reference_mut(from, "from")?, reference_mut(to, "to")?) };
-    from.items = map.map(|map| device_names(map.sources())).unwrap_or_default();
-    to.items = map.map(|map| device_names(map.targets())).unwrap_or_default();
-    Ok(())
-}
-
-/// Replaces the content of `names` with the devices that were set, in the order in which they were set;
-/// empty if they are derived from the maps.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_list_devices(
-    options: *const rdzv_rpc_options,
-    names: *mut rdzv_list,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference(options, "options")?;
-            let names = reference_mut(names, "names")?;
-            names.items = device_names(options.options.devices().iter().copied());
-            Ok(())
-        })
-    }
-}
-
-/// Replaces the content of `workers` with the names of the workers that have device maps, sorted.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_list_mapped_workers(
-    options: *const rdzv_rpc_options,
-    workers: *mut rdzv_list,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let maps = reference(options, "options")?.options.device_maps();
-            let list = reference_mut(workers, "workers")?;
-            list.items = maps.iter().map(|(worker, _)| worker.as_bytes().to_vec()).collect();
-            Ok(())
-        })
-    }
-}
-
-/// Replaces the content of the two lists with the device map for calls to a worker: local device `from[i]`
-/// maps to its device `to[i]`, sorted by `from`. Both lists are empty if there is no map.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_list_device_map(
-    options: *const rdzv_rpc_options,
-    worker: *const u8,
-    worker_len: usize,
-    from: *mut rdzv_list,
-    to: *mut rdzv_list,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused, and text is checked.
-    unsafe {
-        guard::call(error, &mut || {
-            let maps = reference(options, "options")?.options.device_maps();
-            let map = maps.get(text(worker, worker_len, "worker")?);
-            list_map(map, from, to)
-        })
+impl OptionsView {
+    /// Fills each option, also those that the program did not set.
+    pub(crate) fn new(options: &RpcOptions, given: &Given) -> Self {
+        let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        let mut texts = CTexts::default();
+        let mut list = |names: Option<&[Box<str>]>| {
+            let list = texts.list(names.unwrap_or_default().iter());
+            // An empty list still has an address, which is not NULL.
+            (if names.is_some() { list.as_ptr() } else { null() }, list)
+        };
+        let (transports, transport_list) = list(options.transports());
+        let (channels, channel_list) = list(options.channels());
+        let devices = texts.list(options.devices().iter());
+        let maps = CDeviceMaps::new(options.device_maps(), &mut texts);
+        let extra_options: Box<[_]> = given
+            .extra_options
+            .iter()
+            .map(|(name, value)| rdzv_pair { name: texts.add(name), value: texts.add(value) })
+            .collect();
+        let rpc_timeout_ms = options.rpc_timeout().map_or(0, millis);
+        let view = rdzv_rpc_options {
+            struct_size: struct_size::<rdzv_rpc_options>(),
+            worker_threads: i32::try_from(options.worker_threads()).unwrap_or(i32::MAX),
+            backend: texts.add(options.backend()),
+            init_method: texts.add(options.init_method()),
+            rpc_timeout_ms,
+            membership_timeout_ms: given.tcp.membership_timeout.map_or(rpc_timeout_ms, millis),
+            host: given.tcp.host.as_ref().map_or(null(), |host| texts.add(host)),
+            transports,
+            transport_count: transport_list.len(),
+            channels,
+            channel_count: channel_list.len(),
+            device_maps: maps.maps.as_ptr(),
+            device_map_count: maps.maps.len(),
+            devices: devices.as_ptr(),
+            device_count: devices.len(),
+            accelerator: texts.add(given.tcp.accelerator),
+            accelerator_count: given.tcp.device_count,
+            extra_options: extra_options.as_ptr(),
+            extra_option_count: extra_options.len(),
+            ..NO_OPTIONS
+        };
+        Self {
+            options: view,
+            _lists: [transport_list, channel_list, devices],
+            _extra_options: extra_options,
+            _maps: maps,
+            _texts: texts,
+        }
     }
 }

@@ -1,28 +1,28 @@
 //! Backends of RPC groups, including those in user code.
 
-use crate::argument::{bytes, invalid, rdzv_bytes, reference, reference_mut, text};
-use crate::buffer::rdzv_list;
+use crate::argument::{invalid, rdzv_bytes, reference, text};
 use crate::context::{rdzv_context, struct_size};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard;
+use crate::reply::{self, rdzv_reply};
 use crate::rpc_call_spec::rdzv_rpc_call_spec;
 use crate::rpc_end::how_of;
 use crate::rpc_fault::{backend_fault, foreign_error};
 use crate::rpc_handlers::{Completion, Outcome, rdzv_rpc_handlers, rdzv_rpc_responder};
-use crate::rpc_options::{Given, rdzv_rpc_options};
-use crate::rpc_reentry::{Inside, enter, is_inside, making_options, refuse_reentry};
+use crate::rpc_options::{Given, OptionsView, rdzv_rpc_options};
+use crate::rpc_reentry::{Inside, enter, is_inside};
 use crate::sized;
 use crate::status::*;
 use crate::store::{handle, rdzv_store};
 use rendezvous_rpc::connection::CallKind;
 use rendezvous_rpc::driver::calls::handling::Wanted;
-use rendezvous_rpc::driver::group::registry::{BaseOptions, InitRequest, RpcBackend};
+use rendezvous_rpc::driver::group::registry::{InitRequest, RpcBackend};
 use rendezvous_rpc::driver::group::{
     Begun, CallSpec, Called, Callee, GroupCallError, OnResult, RpcInitError, RpcWorker, Shutdown,
 };
 use rendezvous_rpc::membership::error::MembershipError;
 use rendezvous_rpc::name::{WorkerInfo, WorkerName};
-use rendezvous_rpc::options::{OptionsError, RpcOptions};
+use rendezvous_rpc::options::RpcOptions;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,22 +31,12 @@ use std::time::Duration;
 
 type Destroy = unsafe extern "C" fn(user_data: *mut c_void);
 
-/// Receives the answer of a backend in user code. Valid only during the call.
-#[derive(Debug, Default)]
-pub struct rdzv_rpc_answer {
-    message: Option<String>,
-    agent: Option<NewAgent>,
-    workers: Vec<WorkerInfo>,
-    /// First error found in the answer.
-    first_error: Option<String>,
-}
-
 /// Request to create a worker. All its content is valid only during the call.
 #[repr(C)]
 #[derive(Debug)]
-pub struct rdzv_rpc_init_request {
-    /// Size of this struct, in bytes, in the library that created it. If it is smaller than expected, later
-    /// fields are absent.
+pub struct rdzv_rpc_worker_request {
+    /// Size of this struct, in bytes, in the library that created it. If it is smaller than expected,
+    /// later fields are absent.
     pub struct_size: u32,
     /// Id of the worker.
     pub id: i32,
@@ -54,18 +44,22 @@ pub struct rdzv_rpc_init_request {
     pub world_size: i32,
     /// Reserved; 0.
     pub reserved: u32,
-    /// Name of the worker. UTF-8, not NUL-terminated.
-    pub name: *const u8,
-    /// Length of `name` in bytes.
-    pub name_len: usize,
-    /// Store over which the workers find each other; its prefix is for this group alone. To keep it, create
-    /// a handle with `rdzv_store_clone`.
+    /// Name of the worker, UTF-8.
+    pub name: rdzv_bytes,
+    /// Store over which the workers find each other; its prefix is for this group alone. To keep it,
+    /// create a handle with `rdzv_store_clone`.
     pub store: *const rdzv_store,
+    /// Options of the worker; each field that has a default is set. `store`, `token`, `variables` and
+    /// `listen_host` are not passed on.
+    pub options: *const rdzv_rpc_options,
+    /// Handlers of the program, never NULL. `rdzv_rpc_handlers_clone` creates a handle to keep, and
+    /// `rdzv_rpc_handlers_dispatch` passes requests to the handlers.
+    pub handlers: *const rdzv_rpc_handlers,
 }
 
-/// RPC backend in user code. Its functions are called on the thread that creates options or a worker (a
-/// worker for an event loop is created, and shut down, on a library thread). They may block and must not
-/// throw. Each returns `RDZV_OK`, or any other status of this header as the reason for failure.
+/// RPC backend in user code. Its functions are called on the thread that creates a worker (a worker for
+/// an event loop is created, and shut down, on a library thread). They may block and must not throw. Each
+/// returns `RDZV_OK`, or any other status of this header as the reason for failure.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_rpc_backend_vtable {
@@ -75,35 +69,17 @@ pub struct rdzv_rpc_backend_vtable {
     pub reserved: u32,
     /// Passed to all functions.
     pub user_data: *mut c_void,
-    /// Reads backend-specific options, as texts, and may change `options`, which have the timeout and the
-    /// URL. It must succeed without any texts: the library calls it so when it looks for a backend. The
-    /// texts are kept with the options (`rdzv_rpc_options_list_extra`). May be NULL if there are no
-    /// backend-specific options. It must not request options or workers from this library, which returns
-    /// `RDZV_REENTRANT`.
-    pub construct_options: Option<
-        unsafe extern "C" fn(
-            user_data: *mut c_void,
-            options: *mut rdzv_rpc_options,
-            names: *const rdzv_bytes,
-            values: *const rdzv_bytes,
-            count: usize,
-            answer: *mut rdzv_rpc_answer,
-        ) -> rdzv_status,
-    >,
     /// Creates a worker, which is a member of its group when this returns, and passes it to
-    /// `rdzv_rpc_answer_set_agent`. `handlers` is never NULL; `rdzv_rpc_handlers_clone` creates a handle to
-    /// keep, and `rdzv_rpc_handlers_dispatch` passes requests to the handlers. Must not be NULL.
-    pub init: Option<
+    /// `rdzv_reply_set_rpc_agent`. It refuses options that it does not know. Must not be NULL.
+    pub new_worker: Option<
         unsafe extern "C" fn(
             user_data: *mut c_void,
-            request: *const rdzv_rpc_init_request,
-            options: *const rdzv_rpc_options,
-            handlers: *const rdzv_rpc_handlers,
-            answer: *mut rdzv_rpc_answer,
+            request: *const rdzv_rpc_worker_request,
+            reply: *mut rdzv_reply,
         ) -> rdzv_status,
     >,
-    /// Called once, after the context and all handlers, URL rendezvous, agents, loops and RPC workers that
-    /// were created with it have been freed. Stores and servers of the context may outlive it, so
+    /// Called once, after the context and all handlers, URL rendezvous, agents, loops and RPC workers
+    /// that were created with it have been freed. Stores and servers of the context may outlive it, so
     /// `user_data` may own some. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
@@ -125,7 +101,7 @@ pub struct rdzv_rpc_agent_vtable {
     /// and its `release` is NULL. `responder` receives the outcome, from any thread, by the end of the
     /// call's timeout; NULL: no answer is wanted. User code owns `responder` if this returns `RDZV_OK`;
     /// otherwise the library keeps it. `rdzv_rpc_responder_is_wanted` returns 0 once the caller has
-    /// abandoned the call. `rdzv_rpc_handlers_dispatch_to` lets a handler of this process answer. Not
+    /// abandoned the call. `rdzv_rpc_handlers_dispatch` lets a handler of this process answer. Not
     /// called after `shutdown` has returned: such calls fail with `RDZV_RPC_NO_MEMBER`. Must not be NULL.
     pub call: Option<
         unsafe extern "C" fn(
@@ -134,27 +110,26 @@ pub struct rdzv_rpc_agent_vtable {
             responder: *mut rdzv_rpc_responder,
         ) -> rdzv_status,
     >,
-    /// Lists the workers of the group: calls `rdzv_rpc_answer_add_worker` for each. Must not be NULL.
+    /// Lists the workers of the group: calls `rdzv_reply_add_worker` for each. Must not be NULL.
     pub list_workers:
-        Option<unsafe extern "C" fn(user_data: *mut c_void, answer: *mut rdzv_rpc_answer) -> rdzv_status>,
-    /// Ends the worker; `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. When it returns, the worker has
-    /// ended, whatever the status: `call` is no longer called, and the handlers that `init` received get no
-    /// more requests. `shutdown` itself is called again if the worker is shut down again. Must not be NULL.
-    pub shutdown: Option<
-        unsafe extern "C" fn(user_data: *mut c_void, how: i32, answer: *mut rdzv_rpc_answer) -> rdzv_status,
-    >,
+        Option<unsafe extern "C" fn(user_data: *mut c_void, reply: *mut rdzv_reply) -> rdzv_status>,
+    /// Ends the worker; `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. When it returns, the worker
+    /// has ended, whatever the status: `call` is no longer called, and the handlers that `new_worker`
+    /// received get no more requests. `shutdown` itself is called again if the worker is shut down again.
+    /// Must not be NULL.
+    pub shutdown:
+        Option<unsafe extern "C" fn(user_data: *mut c_void, how: i32, reply: *mut rdzv_reply) -> rdzv_status>,
     /// Called once, when the worker has been freed and none of its functions is in progress. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
 
-const BACKEND_FIRST_SIZE: usize = 40;
+const BACKEND_FIRST_SIZE: usize = 32;
 const AGENT_FIRST_SIZE: usize = 48;
 const NO_BACKEND: rdzv_rpc_backend_vtable = rdzv_rpc_backend_vtable {
     struct_size: 0,
     reserved: 0,
     user_data: null_mut(),
-    construct_options: None,
-    init: None,
+    new_worker: None,
     destroy: None,
 };
 const NO_AGENT: rdzv_rpc_agent_vtable = rdzv_rpc_agent_vtable {
@@ -199,67 +174,20 @@ unsafe impl Send for BackendCode {}
 // SAFETY: as above.
 unsafe impl Sync for BackendCode {}
 
-/// Returns the status and message with which user code failed, if it did.
-fn refusal(
-    plugin: &str,
+/// Returns what user code replied, or the status and the message with which it failed.
+fn checked(
+    backend: &str,
     status: rdzv_status,
-    answer: &mut rdzv_rpc_answer,
-) -> Option<(rdzv_status, Box<str>)> {
-    if status != RDZV_OK {
-        let message = answer
-            .message
-            .take()
-            .unwrap_or_else(|| format!("RPC backend {plugin}: {}", name_of(status).to_string_lossy()));
-        return Some((status, message.into()));
-    }
-    answer
-        .first_error
-        .take()
-        .map(|first_error| (RDZV_INVALID_ARGUMENT, format!("RPC backend {plugin}: {first_error}").into()))
+    reply: rdzv_reply,
+) -> Result<rdzv_reply, (rdzv_status, Box<str>)> {
+    let plugin = format!("RPC backend {backend}");
+    reply.checked(&plugin, status).map_err(|(status, message)| {
+        let unnamed = || format!("{plugin}: {}", name_of(status).to_string_lossy());
+        (status, message.unwrap_or_else(unnamed).into())
+    })
 }
 
 impl RpcBackend for BackendCode {
-    fn construct_options(
-        &self,
-        base: BaseOptions<'_>,
-        extra_options: &[(&str, &str)],
-    ) -> Result<RpcOptions, OptionsError> {
-        let mut options = rdzv_rpc_options::new(base.options(&self.name)?);
-        let text = |text: &str| rdzv_bytes { data: text.as_ptr(), len: text.len() };
-        let names: Vec<_> = extra_options.iter().map(|(name, _)| text(name)).collect();
-        let values: Vec<_> = extra_options.iter().map(|(_, value)| text(value)).collect();
-        match (self.vtable.construct_options, extra_options.first()) {
-            (Some(construct), _) => {
-                let mut answer = rdzv_rpc_answer::default();
-                // SAFETY: the vtable was supplied for this call; what is passed lives until the function
-                // returns.
-                let status = making_options(|| unsafe {
-                    construct(
-                        self.owned.user_data,
-                        &raw mut options,
-                        names.as_ptr(),
-                        values.as_ptr(),
-                        extra_options.len(),
-                        &raw mut answer,
-                    )
-                });
-                if let Some((_, message)) = refusal(&self.name, status, &mut answer) {
-                    return Err(OptionsError::Foreign { message });
-                }
-            }
-            (None, Some((option, _))) => {
-                let (backend, option) = (self.name.as_str().into(), (*option).into());
-                return Err(OptionsError::Unknown { backend, option });
-            }
-            (None, None) => {}
-        }
-        let extra_options =
-            extra_options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        let rdzv_rpc_options { mut options, environment, listen_host, .. } = options;
-        options.set_extra(Box::new(Given { extra_options, environment, listen_host, ..Given::default() }));
-        Ok(options)
-    }
-
     fn init_backend(
         &self,
         request: InitRequest,
@@ -268,41 +196,33 @@ impl RpcBackend for BackendCode {
         let failed = |status, message: &str| RpcInitError::Foreign { status, message: message.into() };
         let missing =
             || failed(RDZV_WRONG_PROTOCOL, &format!("RPC backend {}: it gave no worker", self.name));
-        let init = self.vtable.init.ok_or_else(missing)?;
+        let new_worker = self.vtable.new_worker.ok_or_else(missing)?;
         let InitRequest { store, worker, world_size, token } = request;
         let given = options.extra_options::<Given>().cloned().unwrap_or_default();
         let has_ended = Arc::<AtomicBool>::default();
         let handlers = rdzv_rpc_handlers::of(&given.entries, Arc::clone(&has_ended));
         // Only the waits on this store are cancelled; the library cannot cancel other waits of user code.
-        let store = handle(store.with_token(&token), given.shared.unwrap_or_default());
+        let store = handle(store.with_token(&token), given.shared.clone().unwrap_or_default());
         let rpc_timeout = options.rpc_timeout();
-        let options = rdzv_rpc_options::new(options);
-        let init_request = rdzv_rpc_init_request {
-            struct_size: struct_size::<rdzv_rpc_init_request>(),
+        let view = OptionsView::new(&options, &given);
+        let worker_request = rdzv_rpc_worker_request {
+            struct_size: struct_size::<rdzv_rpc_worker_request>(),
             id: worker.id.into(),
             world_size: world_size.map_or(-1, i32::from),
             reserved: 0,
-            name: worker.name.as_ptr(),
-            name_len: worker.name.len(),
+            name: rdzv_bytes { data: worker.name.as_ptr(), len: worker.name.len() },
             store,
+            options: &raw const view.options,
+            handlers: &raw const handlers,
         };
-        let mut answer = rdzv_rpc_answer::default();
+        let mut reply = rdzv_reply::default();
         // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
-        let status = unsafe {
-            init(
-                self.owned.user_data,
-                &raw const init_request,
-                &raw const options,
-                &raw const handlers,
-                &raw mut answer,
-            )
-        };
+        let status = unsafe { new_worker(self.owned.user_data, &raw const worker_request, &raw mut reply) };
         // SAFETY: the handle was created above and is no longer borrowed.
         unsafe { guard::free(store) };
-        if let Some((status, message)) = refusal(&self.name, status, &mut answer) {
-            return Err(RpcInitError::Foreign { status, message });
-        }
-        let NewAgent { owned, vtable } = answer.agent.ok_or_else(missing)?;
+        let mut reply = checked(&self.name, status, reply)
+            .map_err(|(status, message)| RpcInitError::Foreign { status, message })?;
+        let NewAgent { owned, vtable } = reply.take_created().ok_or_else(missing)?;
         let backend = self.name.clone();
         Ok(Arc::new(AgentCode { owned, vtable, backend, me: worker, rpc_timeout, has_ended }))
     }
@@ -395,9 +315,9 @@ impl AgentCode {
             // SAFETY: it was boxed above, and user code did not take ownership.
             unsafe { Box::from_raw(responder) }.forget();
         }
-        let mut none = rdzv_rpc_answer::default();
-        let (status, message) = refusal(&self.backend, status, &mut none).unwrap_or((status, Box::default()));
-        Err(foreign_error(&called, &Fault::new(status, message)))
+        checked(&self.backend, status, rdzv_reply::default())
+            .map(drop)
+            .map_err(|(status, message)| foreign_error(&called, &Fault::new(status, message)))
     }
 }
 
@@ -407,7 +327,7 @@ impl RpcWorker for AgentCode {
     }
 
     fn workers(&self) -> Result<Vec<WorkerInfo>, MembershipError> {
-        let mut answer = rdzv_rpc_answer::default();
+        let mut reply = rdzv_reply::default();
         let Some(list_workers) = self.vtable.list_workers else { return Ok(Vec::new()) };
         let refused = || {
             let fault = self.recursion();
@@ -415,25 +335,25 @@ impl RpcWorker for AgentCode {
         };
         let inside = self.enter().ok_or_else(refused)?;
         // SAFETY: the vtable was supplied for this call.
-        let status = unsafe { list_workers(self.owned.user_data, &raw mut answer) };
+        let status = unsafe { list_workers(self.owned.user_data, &raw mut reply) };
         drop(inside);
-        if let Some((status, message)) = refusal(&self.backend, status, &mut answer) {
-            return Err(MembershipError::Foreign { status, message });
-        }
-        WorkerInfo::sort(&mut answer.workers);
-        Ok(answer.workers)
+        let reply = checked(&self.backend, status, reply);
+        let mut workers =
+            reply.map_err(|(status, message)| MembershipError::Foreign { status, message })?.workers;
+        WorkerInfo::sort(&mut workers);
+        Ok(workers)
     }
 
     fn shutdown(&self, how: Shutdown) -> Result<(), MembershipError> {
         let Some(shutdown) = self.vtable.shutdown else { return Ok(()) };
-        let mut answer = rdzv_rpc_answer::default();
+        let mut reply = rdzv_reply::default();
         let inside = self.enter().ok_or(MembershipError::Reentrant)?;
         // SAFETY: the vtable was supplied for this call.
-        let status = unsafe { shutdown(self.owned.user_data, how_of(how), &raw mut answer) };
+        let status = unsafe { shutdown(self.owned.user_data, how_of(how), &raw mut reply) };
         self.has_ended.store(true, Ordering::Release);
         drop(inside);
-        refusal(&self.backend, status, &mut answer)
-            .map_or(Ok(()), |(status, message)| Err(MembershipError::Foreign { status, message }))
+        let reply = checked(&self.backend, status, reply);
+        reply.map(drop).map_err(|(status, message)| MembershipError::Foreign { status, message })
     }
 
     fn begin_call(&self, call: CallSpec<'_>, completion: OnResult) -> Result<Begun, GroupCallError> {
@@ -448,8 +368,8 @@ impl RpcWorker for AgentCode {
 }
 
 /// Registers an RPC backend in user code under the name `backend`, which is matched exactly; `vtable` is
-/// copied. When the library looks for a backend by its options, it tries the newest first. On success the
-/// library owns `user_data` until it calls `destroy`; on failure the caller keeps it.
+/// copied. Options select it by this name. On success the library owns `user_data` until it calls
+/// `destroy`; on failure the caller keeps it.
 ///
 /// Errors: `RDZV_ALREADY_REGISTERED` if the name is registered, even with the same code.
 #[unsafe(no_mangle)]
@@ -465,12 +385,11 @@ pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
         guard::call(error, &mut || {
             let home = &reference(context, "context")?.home;
             home.refuse_sink()?;
-            refuse_reentry()?;
             let name = text(backend, backend_len, "backend")?;
             let given = sized::given_size(vtable, BACKEND_FIRST_SIZE, "vtable")?;
             let vtable = sized::get(vtable, given, NO_BACKEND);
-            if vtable.init.is_none() {
-                return Err(invalid("`vtable.init` is NULL"));
+            if vtable.new_worker.is_none() {
+                return Err(invalid("`vtable.new_worker` is NULL"));
             }
             let owned = Owned { user_data: vtable.user_data, destroy: OnceLock::new() };
             let code = Arc::new(BackendCode { owned, vtable, name: name.into() });
@@ -484,110 +403,37 @@ pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
     }
 }
 
-/// Lists the names of the context's RPC backends, the newest first; they replace the content of `names`.
+/// Adds one worker of the group to the reply.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_context_list_rpc_backends(
-    context: *const rdzv_context,
-    names: *mut rdzv_list,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let home = &reference(context, "context")?.home;
-            home.refuse_sink()?;
-            refuse_reentry()?;
-            let list = reference_mut(names, "names")?;
-            list.items = home.rpc().backends().into_iter().map(String::into_bytes).collect();
-            Ok(())
-        })
-    }
-}
-
-/// Replaces the content of the two lists with the names and values of the backend-specific options with
-/// which these options were created. For the `init` of a backend in user code.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_options_list_extra(
-    options: *const rdzv_rpc_options,
-    names: *mut rdzv_list,
-    values: *mut rdzv_list,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = &reference(options, "options")?.options;
-            let extra_options = options
-                .extra_options::<Given>()
-                .map(|given| given.extra_options.as_slice())
-                .unwrap_or_default();
-            let (names, values) = (reference_mut(names, "names")?, reference_mut(values, "values")?);
-            names.items = extra_options.iter().map(|(name, _)| name.clone().into_bytes()).collect();
-            values.items = extra_options.iter().map(|(_, value)| value.clone().into_bytes()).collect();
-            Ok(())
-        })
-    }
-}
-
-/// Fills an answer and records an error for the caller of the user code. NULL is ignored.
-unsafe fn on_done(answer: *mut rdzv_rpc_answer, body: impl Fn(&mut rdzv_rpc_answer) -> Result<(), Fault>) {
-    guard::quiet((), || {
-        // SAFETY: NULL, or the answer of the call in progress.
-        let Some(answer) = (unsafe { answer.as_mut() }) else { return };
-        if let Err(fault) = body(answer) {
-            answer.first_error.get_or_insert_with(|| fault.message.clone());
-        }
-    });
-}
-
-/// Sets the message of the error, in UTF-8, for a function that fails. This and the functions that follow
-/// are for use inside the functions of a backend in user code.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_answer_set_message(
-    answer: *mut rdzv_rpc_answer,
-    message: *const u8,
-    message_len: usize,
-) {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe {
-        on_done(answer, |answer| {
-            let message = bytes(message, message_len, "message")?;
-            answer.message = Some(String::from_utf8_lossy(message).into_owned());
-            Ok(())
-        });
-    }
-}
-
-/// Adds one worker of the group to the answer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_answer_add_worker(
-    answer: *mut rdzv_rpc_answer,
+pub unsafe extern "C" fn rdzv_reply_add_worker(
+    reply: *mut rdzv_reply,
     name: *const u8,
     name_len: usize,
     id: u16,
 ) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe {
-        on_done(answer, |answer| {
+        reply::fill(reply, |reply| {
             let name = WorkerName::new(text(name, name_len, "name")?);
             let name = name.map_err(|error| invalid(error.to_string()))?;
-            answer.workers.push(WorkerInfo { name, id });
+            reply.workers.push(WorkerInfo { name, id });
             Ok(())
         });
     }
 }
 
-/// Sets a worker that is a member of its group as the answer. `vtable` is copied, and the library owns its
-/// `user_data` until it calls `destroy`, whatever the outcome of the call. If a mandatory entry of the
-/// vtable is missing, the caller gets `RDZV_INVALID_ARGUMENT` and `user_data` stays with the user code.
+/// Sets a worker that is a member of its group as the reply. `vtable` is copied, and the library owns
+/// its `user_data` until it calls `destroy`, whatever the outcome of the call. If a mandatory entry of
+/// the vtable is missing, the caller gets `RDZV_INVALID_ARGUMENT` and `user_data` stays with the user
+/// code.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_answer_set_agent(
-    answer: *mut rdzv_rpc_answer,
+pub unsafe extern "C" fn rdzv_reply_set_rpc_agent(
+    reply: *mut rdzv_reply,
     vtable: *const rdzv_rpc_agent_vtable,
 ) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe {
-        on_done(answer, |answer| {
+        reply::fill(reply, |reply| {
             let given = sized::given_size(vtable, AGENT_FIRST_SIZE, "vtable")?;
             let vtable = sized::get(vtable, given, NO_AGENT);
             let is_missing = [
@@ -603,7 +449,7 @@ pub unsafe extern "C" fn rdzv_rpc_answer_set_agent(
                 destroy.set(given).ok();
             }
             let owned = Owned { user_data: vtable.user_data, destroy };
-            answer.agent = Some(NewAgent { owned, vtable });
+            reply.put_created(NewAgent { owned, vtable });
             Ok(())
         });
     }

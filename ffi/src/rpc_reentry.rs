@@ -1,12 +1,8 @@
 //! Detection of calls from inside the functions of an RPC backend in user code.
 
-use crate::fault::Fault;
-use crate::status::RDZV_REENTRANT;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 thread_local! {
-    /// True while this thread is in user code that creates options, which may not use RPC.
-    static MAKES_OPTIONS: Cell<bool> = const { Cell::new(false) };
     /// Workers in whose own code this thread is, the innermost last. Code of handlers and callbacks that
     /// such code calls does not count.
     static IN_CODE_OF: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
@@ -45,24 +41,4 @@ pub(crate) fn enter(worker: usize) -> Inside {
 /// Returns true if this thread is in the own code of the worker with this address.
 pub(crate) fn is_inside(worker: usize) -> bool {
     IN_CODE_OF.with_borrow(|inside| inside.contains(&worker))
-}
-
-/// Runs user code that creates options.
-pub(crate) fn making_options<R>(make: impl FnOnce() -> R) -> R {
-    let outer = MAKES_OPTIONS.replace(true);
-    let made = make();
-    MAKES_OPTIONS.set(outer);
-    made
-}
-
-/// Refuses a call from user code that creates options.
-///
-/// # Errors
-///
-/// The caller is a backend that creates options.
-pub(crate) fn refuse_reentry() -> Result<(), Fault> {
-    if MAKES_OPTIONS.get() {
-        return Err(Fault::new(RDZV_REENTRANT, "an RPC backend requested options while creating some"));
-    }
-    Ok(())
 }

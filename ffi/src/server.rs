@@ -4,7 +4,7 @@ use crate::argument::{out_pointer, reference};
 use crate::context::{ContextShared, RDZV_LOG_DEBUG, RDZV_LOG_INFO, RDZV_LOG_WARN, rdzv_context, shared};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
-use crate::server_options::rdzv_server_options;
+use crate::server_options::{rdzv_server_options, server_options};
 use crate::sized;
 use crate::status::{
     RDZV_ADDRESS_IN_USE, RDZV_CLOSED, RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_PANIC,
@@ -89,7 +89,7 @@ fn server_fault(failure: &ServerFailure, operation: &str) -> Fault {
 /// `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor is not a bound TCP socket),
 /// `RDZV_EXHAUSTED`, `RDZV_IO`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_server_start(
+pub unsafe extern "C" fn rdzv_server_new(
     context: *const rdzv_context,
     options: *const rdzv_server_options,
     out: *mut *mut rdzv_server,
@@ -100,12 +100,7 @@ pub unsafe extern "C" fn rdzv_server_start(
         guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
-            let defaults = rdzv_server_options::default();
-            let projected = options.as_ref().unwrap_or(&defaults).project();
-            let options = projected.map_err(|cause| {
-                Fault::new(RDZV_EXHAUSTED, format!("cannot duplicate the descriptor: {cause}"))
-            })?;
-            out.put(start(shared, options)?);
+            out.put(start(shared, server_options(options)?)?);
             Ok(())
         })
     }

@@ -1,295 +1,169 @@
 //! Options of a server.
 
-use crate::argument::{invalid, out_pointer, positive_ms, reference_mut, text};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::status::rdzv_status;
+use crate::argument::{c_text, default_ms, invalid, positive_ms};
+use crate::fault::Fault;
+use crate::sized;
 use rendezvous_core::driver::server::{Family, Listen, ServerOptions};
 use rendezvous_core::driver::socket::KeepAlive;
-use rendezvous_core::limits::ServerLimits;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ffi::c_char;
+use std::os::fd::BorrowedFd;
+use std::ptr::null;
 use std::time::Duration;
 
-/// For `rdzv_server_options_set_family`: accept only peers of the address's own family.
+/// `rdzv_server_options.family`: accept only peers of the address's own family. The default.
 pub const RDZV_FAMILY_AS_GIVEN: i32 = 0;
-/// For `rdzv_server_options_set_family`: let `::` accept IPv4 peers, too. No effect for other addresses.
+/// `rdzv_server_options.family`: let `::` accept IPv4 peers, too. No effect for other addresses.
 pub const RDZV_FAMILY_DUAL_STACK: i32 = 1;
 
-/// Options of a server. Create them, set what differs from the defaults, start servers with them and free
-/// them. One thread at a time.
-#[derive(Debug)]
+/// TCP keep-alive, by which a server or client detects an unresponsive host. In each field 0 is the
+/// default. The two times of probes are rounded up to whole seconds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rdzv_keep_alive {
+    /// Idle time before the first probe, in milliseconds; at most 32,767 s. Default 2,000.
+    pub idle_ms: i64,
+    /// Time between probes, in milliseconds; at most 32,767 s. Default 1,000.
+    pub interval_ms: i64,
+    /// Number of unanswered probes that end the connection, at most 127. Default 3.
+    pub probes: u32,
+    /// Maximum time that sent bytes may remain unacknowledged, in milliseconds; at most 2,147,483,647. By
+    /// default the system decides. If it is set, a peer that is alive but does not read counts as
+    /// unresponsive, too, and for idle connections the kernel uses it in place of `probes`.
+    pub unacknowledged_max_ms: i32,
+}
+
+/// Options of a server. Zero them and set `struct_size`: then each field has its default, which is 0 or
+/// NULL in the struct. Set what differs. They, and what they point to, are copied by each call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct rdzv_server_options {
-    host: String,
-    port: u16,
-    family: Family,
-    adopted: Option<OwnedFd>,
-    limits: ServerLimits,
-    keep_alive: KeepAlive,
+    /// Must be `sizeof(rdzv_server_options)`.
+    pub struct_size: u32,
+    /// Address families that `::` accepts: `RDZV_FAMILY_AS_GIVEN` or `RDZV_FAMILY_DUAL_STACK`.
+    pub family: i32,
+    /// Address on which to listen: a host name or a literal address, bound exactly as given. For a name,
+    /// its first address is used. Default `127.0.0.1`.
+    pub host: *const c_char,
+    /// Port on which to listen. By default the system chooses a free port.
+    pub port: u16,
+    /// Reserved; 0.
+    pub reserved: u16,
+    /// TCP socket that is already bound, listening or not, in place of `host` and `port`, which must not
+    /// be set then. The call duplicates the descriptor; the caller keeps its own. 0 stands for none: a
+    /// socket that has the number 0 must be duplicated by the caller.
+    pub listen_fd: i32,
+    /// Maximum number of simultaneous connections; further ones are closed. Default 1,048,576.
+    pub connections_max: u64,
+    /// Maximum total size of keys, values and queued items, in bytes. Each key is charged 128 bytes and
+    /// each item 32 bytes more than its size. A request that exceeds the limit ends its connection.
+    /// Default 4 GiB.
+    pub stored_bytes_max: u64,
+    /// Maximum time from accept to a complete handshake, in milliseconds. Default 30,000.
+    pub handshake_timeout_ms: i64,
+    /// Maximum time without data within a request that has begun, in milliseconds. Default 60,000.
+    pub frame_timeout_ms: i64,
+    /// Detection of unresponsive clients.
+    pub keep_alive: rdzv_keep_alive,
 }
 
-impl Default for rdzv_server_options {
-    fn default() -> Self {
-        Self {
-            host: "127.0.0.1".into(),
-            port: 0,
-            family: Family::AsGiven,
-            adopted: None,
-            limits: ServerLimits::default(),
-            keep_alive: KeepAlive::default(),
-        }
+/// Size of `rdzv_server_options` in the first published header, in bytes.
+const FIRST_SIZE: usize = 80;
+
+pub(crate) const KEEP_ALIVE_DEFAULTS: rdzv_keep_alive =
+    rdzv_keep_alive { idle_ms: 0, interval_ms: 0, probes: 0, unacknowledged_max_ms: 0 };
+const DEFAULTS: rdzv_server_options = rdzv_server_options {
+    struct_size: 0,
+    family: RDZV_FAMILY_AS_GIVEN,
+    host: null(),
+    port: 0,
+    reserved: 0,
+    listen_fd: 0,
+    connections_max: 0,
+    stored_bytes_max: 0,
+    handshake_timeout_ms: 0,
+    frame_timeout_ms: 0,
+    keep_alive: KEEP_ALIVE_DEFAULTS,
+};
+
+/// Reads the options of a server; NULL stands for the defaults.
+pub(crate) unsafe fn server_options(options: *const rdzv_server_options) -> Result<ServerOptions, Fault> {
+    let mut read = ServerOptions::on("127.0.0.1", 0);
+    if options.is_null() {
+        return Ok(read);
     }
-}
-
-impl rdzv_server_options {
-    pub(crate) fn project(&self) -> std::io::Result<ServerOptions> {
-        let listen = match &self.adopted {
-            Some(fd) => Listen::Adopted(fd.try_clone()?),
-            None => Listen::Address { host: self.host.clone(), port: self.port, family: self.family },
-        };
-        Ok(ServerOptions {
-            listen,
-            limits: self.limits,
-            keep_alive: Some(self.keep_alive),
-            observer: Box::new(|_| ()),
-        })
+    // SAFETY: the caller of the C function promises that a non-NULL struct has `struct_size` bytes.
+    let given = unsafe { sized::get(options, sized::given_size(options, FIRST_SIZE, "options")?, DEFAULTS) };
+    // SAFETY: NULL or NUL-terminated, as the header requires.
+    let host = unsafe { c_text(given.host, "options.host")? };
+    let family = match given.family {
+        RDZV_FAMILY_AS_GIVEN => Family::AsGiven,
+        RDZV_FAMILY_DUAL_STACK => Family::DualStack,
+        other => return Err(invalid(format!("`options.family` is {other}, not an RDZV_FAMILY_ number"))),
+    };
+    read.listen = match (host, given.listen_fd) {
+        (Some(""), _) => return Err(invalid("`options.host` is empty")),
+        (host, 0) => Listen::Address { host: host.unwrap_or("127.0.0.1").into(), port: given.port, family },
+        (None, fd) if given.port == 0 => adopted(fd)?,
+        _ => return Err(invalid("`options.listen_fd` is set, and `host` or `port` too")),
+    };
+    if given.connections_max != 0 {
+        read.limits.connections_max = usize::try_from(given.connections_max).unwrap_or(usize::MAX);
     }
-}
-
-/// Creates options with all defaults: 127.0.0.1 and a free port. On success the caller owns `*out` and
-/// frees it with `rdzv_server_options_free`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_server_options_new(
-    out: *mut *mut rdzv_server_options,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
-            Ok(())
-        })
+    if given.stored_bytes_max != 0 {
+        read.limits.engine.stored_bytes_max = given.stored_bytes_max;
     }
+    default_ms(
+        &mut read.limits.handshake_timeout,
+        given.handshake_timeout_ms,
+        "options.handshake_timeout_ms",
+    )?;
+    default_ms(&mut read.limits.frame_timeout, given.frame_timeout_ms, "options.frame_timeout_ms")?;
+    read.keep_alive = Some(keep_alive(given.keep_alive)?);
+    Ok(read)
 }
 
-/// Frees options. NULL is ignored.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_server_options_free(options: *mut rdzv_server_options) {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(options) };
-}
-
-/// Sets the address on which to listen, in place of a descriptor that was set before. `host` is a host name
-/// or a literal address (UTF-8), bound exactly as given; default `127.0.0.1`. For a name, its first address
-/// is used. With port 0, the default, the system chooses a free port.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_server_options_set_bind(
-    options: *mut rdzv_server_options,
-    host: *const u8,
-    host_len: usize,
-    port: u16,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            let host = text(host, host_len, "host")?;
-            if host.is_empty() {
-                return Err(invalid("`host` is empty"));
-            }
-            options.host = host.into();
-            options.port = port;
-            options.adopted = None;
-            Ok(())
-        })
+/// Duplicates the descriptor of a socket on which to listen.
+fn adopted(fd: i32) -> Result<Listen, Fault> {
+    if fd < 0 {
+        return Err(invalid(format!("`options.listen_fd` is {fd}, which is not a descriptor")));
     }
-}
-
-/// Sets the address families that `::` accepts: `RDZV_FAMILY_AS_GIVEN` (default) or
-/// `RDZV_FAMILY_DUAL_STACK`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_server_options_set_family(
-    options: *mut rdzv_server_options,
-    family: i32,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            reference_mut(options, "options")?.family = match family {
-                RDZV_FAMILY_AS_GIVEN => Family::AsGiven,
-                RDZV_FAMILY_DUAL_STACK => Family::DualStack,
-                other => return Err(invalid(format!("`family` is {other}, not an RDZV_FAMILY_ number"))),
-            };
-            Ok(())
-        })
-    }
-}
-
-/// Adopts a TCP socket that is already bound, listening or not, in place of an address. The call duplicates
-/// the descriptor; the caller keeps its own.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_server_options_set_listen_fd(
-    options: *mut rdzv_server_options,
-    fd: i32,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            if fd < 0 {
-                return Err(invalid(format!("`fd` is {fd}, which is not a descriptor")));
-            }
-            // SAFETY: duplicating a number that is not a descriptor fails with an error and has no other
-            // effect.
-            let duplicate = BorrowedFd::borrow_raw(fd).try_clone_to_owned();
-            options.adopted = Some(duplicate.map_err(|cause| {
-                invalid(format!("descriptor {fd} cannot be adopted: {cause}"))
-                    .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
-            })?);
-            Ok(())
-        })
-    }
-}
-
-/// Sets the maximum number of simultaneous connections; further ones are closed. Above 0; default
-/// 1,048,576.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_server_options_set_connections_max(
-    options: *mut rdzv_server_options,
-    connections_max: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            if connections_max == 0 {
-                return Err(invalid("`connections_max` is 0"));
-            }
-            options.limits.connections_max = connections_max;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the maximum total size of keys, values and queued items, in bytes. Each key is charged 128 bytes
-/// and each item 32 bytes more than its size. A request that exceeds the limit ends its connection. Above
-/// 0; default 4 GiB.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_server_options_set_stored_bytes_max(
-    options: *mut rdzv_server_options,
-    stored_bytes_max: u64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            if stored_bytes_max == 0 {
-                return Err(invalid("`stored_bytes_max` is 0"));
-            }
-            options.limits.engine.stored_bytes_max = stored_bytes_max;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the maximum time from accept to a complete handshake, in milliseconds. Above 0; default 30,000.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_server_options_set_handshake_timeout_ms(
-    options: *mut rdzv_server_options,
-    handshake_timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            options.limits.handshake_timeout = positive_ms(handshake_timeout_ms, "handshake_timeout_ms")?;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the maximum time without data within a request that has begun, in milliseconds. Above 0; default
-/// 60,000.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_server_options_set_frame_timeout_ms(
-    options: *mut rdzv_server_options,
-    frame_timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            options.limits.frame_timeout = positive_ms(frame_timeout_ms, "frame_timeout_ms")?;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the TCP keep-alive by which the server detects an unresponsive host: the idle time before the first
-/// probe and between probes, in milliseconds, the number of unanswered probes, and the time that sent bytes
-/// may remain unacknowledged, in milliseconds. The first two are rounded up to whole seconds, at most
-/// 32,767 s; `probes` is 1 to 127; the last is at most 2,147,483,647, and 0 leaves it to the system.
-/// Defaults: 2000, 1000, 3, 0. If the last one is set, a peer that is alive but does not read counts as
-/// unresponsive, too, and for idle connections the kernel uses it in place of the number of probes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_server_options_set_keep_alive(
-    options: *mut rdzv_server_options,
-    idle_ms: i64,
-    interval_ms: i64,
-    probes: u32,
-    unacknowledged_ms_max: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            options.keep_alive = keep_alive(idle_ms, interval_ms, probes, unacknowledged_ms_max)?;
-            Ok(())
-        })
-    }
-}
-
-pub(crate) fn keep_alive(
-    idle_ms: i64,
-    interval_ms: i64,
-    probes: u32,
-    unacknowledged_ms_max: i64,
-) -> Result<KeepAlive, Fault> {
-    if !(1..=KEEP_ALIVE_PROBES_MAX).contains(&probes) {
-        return Err(invalid(format!("`probes` is {probes}; it must be from 1 to {KEEP_ALIVE_PROBES_MAX}")));
-    }
-    Ok(KeepAlive {
-        idle: whole_seconds(idle_ms, "idle_ms")?,
-        interval: whole_seconds(interval_ms, "interval_ms")?,
-        probes,
-        unacknowledged_max: match unacknowledged_ms_max {
-            0 => None,
-            set => Some(bounded_ms(set, i32::MAX.into(), "unacknowledged_ms_max")?),
-        },
+    // SAFETY: duplicating a number that is not a descriptor fails with an error and has no other effect.
+    let duplicate = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+    duplicate.map(Listen::Adopted).map_err(|cause| {
+        invalid(format!("descriptor {fd} cannot be adopted: {cause}"))
+            .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
     })
 }
 
 /// Maximum that Linux accepts. Above it, starting the server would fail without naming the option.
-const KEEP_ALIVE_SECONDS_MAX: i64 = 32_767;
+const KEEP_ALIVE_MS_MAX: i64 = 32_767_000;
 const KEEP_ALIVE_PROBES_MAX: u32 = 127;
 
-fn whole_seconds(millis: i64, name: &str) -> Result<Duration, Fault> {
-    let span = bounded_ms(millis, KEEP_ALIVE_SECONDS_MAX * 1000, name)?;
-    Ok(Duration::from_secs(span.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX)))
-}
-
-fn bounded_ms(millis: i64, millis_max: i64, name: &str) -> Result<Duration, Fault> {
-    match positive_ms(millis, name) {
-        Ok(_) if millis > millis_max => {
-            Err(invalid(format!("`{name}` is {millis} ms; it must be at most {millis_max}")))
+pub(crate) fn keep_alive(given: rdzv_keep_alive) -> Result<KeepAlive, Fault> {
+    let mut read = KeepAlive::default();
+    let times = [
+        (&mut read.idle, given.idle_ms, "options.keep_alive.idle_ms"),
+        (&mut read.interval, given.interval_ms, "options.keep_alive.interval_ms"),
+    ];
+    for (time, millis, name) in times {
+        if millis > KEEP_ALIVE_MS_MAX {
+            return Err(invalid(format!("`{name}` is {millis} ms; at most {KEEP_ALIVE_MS_MAX}")));
         }
-        checked => checked,
+        default_ms(time, millis, name)?;
+        *time = Duration::from_secs(time.as_secs() + u64::from(time.subsec_nanos() > 0));
     }
+    if given.probes > KEEP_ALIVE_PROBES_MAX {
+        let probes = given.probes;
+        return Err(invalid(format!(
+            "`options.keep_alive.probes` is {probes}; at most {KEEP_ALIVE_PROBES_MAX}"
+        )));
+    }
+    if given.probes != 0 {
+        read.probes = given.probes;
+    }
+    if given.unacknowledged_max_ms != 0 {
+        let millis = given.unacknowledged_max_ms.into();
+        read.unacknowledged_max = Some(positive_ms(millis, "options.keep_alive.unacknowledged_max_ms")?);
+    }
+    Ok(read)
 }

@@ -42,6 +42,21 @@ pub(crate) unsafe fn get<T: Copy>(pointer: *const T, given: usize, absent: T) ->
     value
 }
 
+/// Reads the caller's version of a struct for which zeroed memory is valid, as it is for numbers and pointers;
+/// fields that the caller's version does not have are zero.
+///
+/// # Errors
+///
+/// The pointer is NULL, or the size is too small.
+pub(crate) unsafe fn get_or_zero<T: Copy>(
+    pointer: *const T,
+    first_size: usize,
+    name: &str,
+) -> Result<T, Fault> {
+    // SAFETY: passed on unchanged; the caller guarantees that zeroed memory is a `T`.
+    unsafe { Ok(get(pointer, given_size(pointer, first_size, name)?, std::mem::zeroed())) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -39,8 +39,8 @@ pub const RDZV_IO: rdzv_status = 14;
 pub const RDZV_CLOSED: rdzv_status = 15;
 /// User code called into the handle that is calling it, or a call was made where it must not wait.
 pub const RDZV_REENTRANT: rdzv_status = 16;
-/// The process is out of descriptors, threads or memory; or the RPC callee has no capacity for the request,
-/// which no handler has received.
+/// The process is out of descriptors, threads or memory; or the RPC callee has no capacity for the
+/// request, which no handler has received.
 pub const RDZV_EXHAUSTED: rdzv_status = 17;
 /// Stores of this kind do not support the operation.
 pub const RDZV_UNSUPPORTED: rdzv_status = 18;
@@ -50,9 +50,9 @@ pub const RDZV_CORRUPT: rdzv_status = 19;
 pub const RDZV_RENDEZVOUS_CLOSED: rdzv_status = 20;
 /// An operation of the rendezvous timed out: joining, leaving, closing or its keep-alive.
 pub const RDZV_RENDEZVOUS_TIMED_OUT: rdzv_status = 21;
-/// The store of the rendezvous cannot be reached; `rdzv_error_cause` has the reason.
+/// The store of the rendezvous cannot be reached; `rdzv_error_info.cause` has the reason.
 pub const RDZV_RENDEZVOUS_CONNECTION: rdzv_status = 22;
-/// The stored state of the rendezvous cannot be read; `rdzv_error_cause` has the reason.
+/// The stored state of the rendezvous cannot be read; `rdzv_error_info.cause` has the reason.
 pub const RDZV_RENDEZVOUS_STATE: rdzv_status = 23;
 /// The rendezvous has closed and this spare node is not needed; this is not a failure.
 pub const RDZV_RENDEZVOUS_GRACEFUL_EXIT: rdzv_status = 24;
@@ -64,7 +64,8 @@ pub const RDZV_ALREADY_REGISTERED: rdzv_status = 26;
 pub const RDZV_BACKEND_MISMATCH: rdzv_status = 27;
 /// A participant of the barrier died.
 pub const RDZV_BARRIER_BROKEN: rdzv_status = 28;
-/// The server no longer has changes that old; `rdzv_error_revision` has the oldest revision that it has.
+/// The server no longer has changes that old; `rdzv_error_info.revision` has the oldest revision that it
+/// has.
 pub const RDZV_COMPACTED: rdzv_status = 29;
 /// The round to which the key belongs has ended; keys under its prefix can no longer be changed.
 pub const RDZV_STALE_ROUND: rdzv_status = 30;
@@ -76,7 +77,7 @@ pub const RDZV_CONFLICT: rdzv_status = 32;
 pub const RDZV_RPC_UNKNOWN_WORKER: rdzv_status = 33;
 /// The callee has no handler with this name.
 pub const RDZV_RPC_NO_HANDLER: rdzv_status = 34;
-/// The handler failed; `rdzv_error_cause` has its message.
+/// The handler failed; `rdzv_error_info.cause` has its message.
 pub const RDZV_RPC_HANDLER_FAILED: rdzv_status = 35;
 /// The worker is dead, or its connection ended. The call may have been executed, unless the message says
 /// that it was not sent.
@@ -101,9 +102,11 @@ pub const RDZV_RPC_EVICTED: rdzv_status = 44;
 pub const RDZV_RPC_MEMBERSHIP: rdzv_status = 45;
 /// A payload does not have the format that its reader expects.
 pub const RDZV_RPC_MALFORMED: rdzv_status = 46;
-/// Another session joined the rendezvous under this node's name; this one must not rejoin. Each node needs
-/// a unique name.
+/// Another session joined the rendezvous under this node's name; this one must not rejoin. Each node
+/// needs a unique name.
 pub const RDZV_RENDEZVOUS_REPLACED: rdzv_status = 47;
+/// The object was freed inside a callback that it was running, which had no effect; free it again outside.
+pub const RDZV_FREE_REFUSED: rdzv_status = 48;
 
 /// Returns the short name of a status.
 pub(crate) const fn name_of(status: rdzv_status) -> &'static CStr {
@@ -156,6 +159,7 @@ pub(crate) const fn name_of(status: rdzv_status) -> &'static CStr {
         RDZV_RPC_EVICTED => c"taken for dead",
         RDZV_RPC_MEMBERSHIP => c"no group",
         RDZV_RPC_MALFORMED => c"malformed payload",
+        RDZV_FREE_REFUSED => c"free refused",
         _ => c"unknown status",
     }
 }

@@ -3,12 +3,12 @@
 use crate::argument::{
     bytes, invalid, list, out_pointer, participants, rdzv_bytes, reference, reference_mut,
 };
-use crate::buffer::{rdzv_buffer, rdzv_list};
+use crate::buffer::rdzv_buffer;
 use crate::context::{ContextShared, rdzv_context, shared};
 use crate::fault::{Fault, rdzv_error};
 use crate::guard::{self, Poison};
 use crate::status::*;
-use crate::store_options::rdzv_store_options;
+use crate::store_options::{rdzv_store_options, store_options};
 use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::store::{Store, Timeout};
@@ -19,11 +19,11 @@ use std::time::Duration;
 
 /// Handle of a store: on a server (this library's or PyTorch's), in a file, in this process, or in user
 /// code, each of them optionally under a prefix. Any thread may use it, and a wait in one thread never
-/// delays another. Operations have the same meaning for all kinds, except where noted. Over TCP, each call
-/// drives a connection of its own on the calling thread. A handle has up to 256 connections, of which one
-/// is reserved for calls that do not wait; further calls queue until their deadlines. On the wire, keys get
-/// the prefix `/`, like those of PyTorch's clients. No call waits without a limit: `timeout_ms` is above 0,
-/// or 0 to try once, or -1 for the handle's default.
+/// delays another. Operations have the same meaning for all kinds, except where noted. Over TCP, each
+/// call drives a connection of its own on the calling thread. A handle has up to 256 connections, of
+/// which one is reserved for calls that do not wait; further calls queue until their deadlines. On the
+/// wire, keys get the prefix `/`, like those of PyTorch's clients. No call waits without a limit:
+/// `timeout_ms` is above 0, or 0 to try once, or -1 for the handle's default.
 #[derive(Debug)]
 pub struct rdzv_store {
     pub(crate) poison: Poison,
@@ -60,8 +60,8 @@ pub(crate) const fn status_of(kind: ErrorKind) -> rdzv_status {
     }
 }
 
-/// Returns the kind of failure that the status of a plug-in stands for: [`ErrorKind::Io`] for a status that no kind
-/// has.
+/// Returns the kind of failure that the status of a plug-in stands for: [`ErrorKind::Io`] for a status
+/// that no kind has.
 pub(crate) const fn kind_of(status: rdzv_status) -> ErrorKind {
     match status {
         RDZV_TIMED_OUT => ErrorKind::TimedOut,
@@ -172,7 +172,7 @@ pub(crate) fn node_handle(store: Arc<NodeStore>, shared: Arc<ContextShared>) -> 
 /// `RDZV_REFUSED`, `RDZV_UNRESOLVED`, `RDZV_UNREACHABLE`, `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` or
 /// `RDZV_EXHAUSTED` (no descriptors); at once: `RDZV_WRONG_PROTOCOL`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_connect(
+pub unsafe extern "C" fn rdzv_store_new(
     context: *const rdzv_context,
     options: *const rdzv_store_options,
     out: *mut *mut rdzv_store,
@@ -183,11 +183,9 @@ pub unsafe extern "C" fn rdzv_store_connect(
         guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
-            let options = reference(options, "options")?;
-            let (host, port) = options.endpoint()?;
-            let store =
-                Store::connect(host, port, options.options.clone()).map_err(|error| call_fault(&error))?;
-            out.put(handle(store, shared));
+            let (host, port, options) = store_options(options)?;
+            let store = Store::connect(host, port, options);
+            out.put(handle(store.map_err(|error| call_fault(&error))?, shared));
             Ok(())
         })
     }
@@ -195,8 +193,8 @@ pub unsafe extern "C" fn rdzv_store_connect(
 
 /// Creates a second, independent handle of the same store with the same prefix. For a server it has a
 /// connection of its own; in a file it counts as one more store. On success the caller owns `*out` and
-/// frees it with `rdzv_store_free`. The token of the first handle ends the cloning, and the new handle has
-/// no token. Errors: those of the function that created the first handle, and `RDZV_CANCELLED`.
+/// frees it with `rdzv_store_free`. The token of the first handle ends the cloning, and the new handle
+/// has no token. Errors: those of the function that created the first handle, and `RDZV_CANCELLED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_clone(
     store: *const rdzv_store,
@@ -217,8 +215,8 @@ pub unsafe extern "C" fn rdzv_store_clone(
     }
 }
 
-/// Closes and frees a store handle. No other call on it may be in progress: cancel such calls and wait for
-/// them first. NULL is ignored.
+/// Closes and frees a store handle. No other call on it may be in progress: cancel such calls and wait
+/// for them first. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_free(store: *mut rdzv_store) {
     // SAFETY: NULL or valid, as the header requires.
@@ -235,18 +233,19 @@ pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_c
 
 /// Cancels every operation in progress on this handle, cloning included, on all threads; each returns
 /// `RDZV_CANCELLED`. Later calls are not affected: to end one that may not have begun, use
-/// `rdzv_store_with_cancel_token`. NULL is ignored.
+/// `rdzv_store_new_cancellable`. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(store, (), |store| store.store.cancel()) };
 }
 
-/// Stores a value of up to 8 MiB under a key of up to 8191 bytes. When it returns `RDZV_OK`, the store has
-/// the value.
+/// Stores a value of up to 8 MiB under a key of up to 8192 bytes with its prefix. When it returns `RDZV_OK`,
+/// the store has the value.
 ///
-/// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message says whether
-/// the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`,
+/// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message says
+/// whether the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`,
+/// `RDZV_LIMIT_EXCEEDED`,
 /// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`; for a file also `RDZV_IO`,
 /// `RDZV_CORRUPT` (a torn record; the message has its offset), and `RDZV_SERVER_GONE` (the file was removed
 /// or replaced); `RDZV_UNSUPPORTED` for a kind that lacks the operation.
@@ -270,8 +269,8 @@ pub unsafe extern "C" fn rdzv_store_set(
     }
 }
 
-/// Waits for a key and reads its value into `value`, replacing its content. Takes one round trip if the key
-/// exists.
+/// Waits for a key and reads its value into `value`, replacing its content. Takes one round trip if the
+/// key exists.
 ///
 /// Also returns: `RDZV_TIMED_OUT` (the key was not set in time).
 #[unsafe(no_mangle)]
@@ -296,8 +295,7 @@ pub unsafe extern "C" fn rdzv_store_get(
 /// Adds `delta` to the decimal number under a key (0 if missing), wrapping at 64 bits. The sum goes to
 /// `*sum`.
 ///
-/// Also returns: `RDZV_INVALID_ARGUMENT` (the value is not a number); over TCP, `RDZV_SERVER_GONE` instead,
-/// since the protocol has no error reply and the server closes the connection.
+/// Also returns: `RDZV_INVALID_ARGUMENT` (the value is not a number).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_add(
     store: *const rdzv_store,
@@ -406,168 +404,6 @@ pub unsafe extern "C" fn rdzv_store_delete_key(
     }
 }
 
-/// Writes the number of keys of the store to `*count`, including those of other programs and under other
-/// prefixes, and, for a file, its two counters.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_num_keys(
-    store: *const rdzv_store,
-    timeout_ms: i64,
-    count: *mut i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let count = out_pointer(count, "count")?;
-            done(store.num_keys(timeout).map(|number| count.put(number)), &[])
-        })
-    }
-}
-
-/// Lists the keys, without the prefix; they replace the content of `keys`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_list_keys(
-    store: *const rdzv_store,
-    timeout_ms: i64,
-    keys: *mut rdzv_list,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let keys = reference_mut(keys, "keys")?;
-            done(store.list_keys(timeout).map(|found| keys.items = found), &[])
-        })
-    }
-}
-
-/// Appends bytes to a value, which is created if missing. When it returns `RDZV_OK`, the server has them.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_append(
-    store: *const rdzv_store,
-    key: *const u8,
-    key_len: usize,
-    value: *const u8,
-    value_len: usize,
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let key = bytes(key, key_len, "key")?;
-            let value = bytes(value, value_len, "value")?;
-            done(store.append(key, value, timeout), &[key])
-        })
-    }
-}
-
-/// Waits for several keys and reads their values in the order of `keys`; they replace the content of
-/// `values`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_multi_get(
-    store: *const rdzv_store,
-    keys: *const rdzv_bytes,
-    key_count: usize,
-    timeout_ms: i64,
-    values: *mut rdzv_list,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let keys = list(keys, key_count, "keys")?;
-            let values = reference_mut(values, "values")?;
-            done(store.multi_get(&keys, timeout).map(|found| values.items = found), &keys)
-        })
-    }
-}
-
-/// Stores `values[i]` under `keys[i]` for each `i` below `count`. This library's server applies all of them
-/// at once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_multi_set(
-    store: *const rdzv_store,
-    keys: *const rdzv_bytes,
-    values: *const rdzv_bytes,
-    count: usize,
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let (keys, values) = (list(keys, count, "keys")?, list(values, count, "values")?);
-            let pairs: Vec<(&[u8], &[u8])> = keys.iter().copied().zip(values).collect();
-            done(store.multi_set(&pairs, timeout), &keys)
-        })
-    }
-}
-
-/// Appends an item to a queue. Queues have a namespace separate from that of the values. Files have no
-/// queues.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_queue_push(
-    store: *const rdzv_store,
-    key: *const u8,
-    key_len: usize,
-    item: *const u8,
-    item_len: usize,
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let key = bytes(key, key_len, "key")?;
-            let item = bytes(item, item_len, "item")?;
-            done(store.queue_push(key, item, timeout), &[key])
-        })
-    }
-}
-
-/// Removes the item at the front of a queue and copies it to `item`; waits if the queue is empty.
-///
-/// Also returns: `RDZV_TIMED_OUT` (no item arrived in time); with `timeout_ms` 0, `RDZV_QUEUE_EMPTY`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_queue_pop(
-    store: *const rdzv_store,
-    key: *const u8,
-    key_len: usize,
-    timeout_ms: i64,
-    item: *mut rdzv_buffer,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let key = bytes(key, key_len, "key")?;
-            let item = reference_mut(item, "item")?;
-            done(item.fill(|item| store.queue_pop(key, item, timeout)), &[key])
-        })
-    }
-}
-
-/// Writes the number of items of a queue to `*length`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_queue_len(
-    store: *const rdzv_store,
-    key: *const u8,
-    key_len: usize,
-    timeout_ms: i64,
-    length: *mut i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let key = bytes(key, key_len, "key")?;
-            let length = out_pointer(length, "length")?;
-            done(store.queue_len(key, timeout).map(|number| length.put(number)), &[key])
-        })
-    }
-}
-
 /// Arrives at a barrier and waits until `world_size` participants (at least 1) have arrived. A key can be
 /// used once; use a new one each time. A participant that times out or is cancelled remains counted. The
 /// barrier is compatible with the `barrier` of the same kind of store in PyTorch: over TCP it is the
@@ -650,23 +486,12 @@ pub unsafe extern "C" fn rdzv_store_wait_for_workers(
     }
 }
 
-/// Checks that the store responds.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_ping(
-    store: *const rdzv_store,
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe { operate(store, timeout_ms, error, &mut |store, timeout| done(store.ping(timeout), &[])) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// The statuses that stand for no kind: a plug-in that returns one has failed as [`ErrorKind::Io`].
-    const WITHOUT_KIND: [rdzv_status; 27] = [
+    const WITHOUT_KIND: [rdzv_status; 28] = [
         RDZV_OK,
         RDZV_PANIC,
         RDZV_POISONED,
@@ -694,6 +519,7 @@ mod tests {
         RDZV_RPC_EVICTED,
         RDZV_RPC_MEMBERSHIP,
         RDZV_RPC_MALFORMED,
+        RDZV_FREE_REFUSED,
     ];
 
     #[test]

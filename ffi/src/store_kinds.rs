@@ -11,7 +11,7 @@ use rendezvous_core::driver::file_store::FileStoreOptions;
 use rendezvous_core::driver::hash_store::HashStoreOptions;
 use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::store::{Store, Timeouts};
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,24 +25,23 @@ pub(crate) fn timeouts(timeout_ms: i64) -> Result<Timeouts, Fault> {
     }
 }
 
-/// Opens the file at `path`, which is created if missing, as a store that the FileStores of PyTorch ranks
-/// may share. The file counts its users: when the last handle is freed after `world_size` or more have been
-/// opened, the file is removed; with -1 it is never removed. A process that dies remains counted.
-/// `timeout_ms` is the default timeout of operations, and that of opening the file; -1: 300,000. `context`
-/// may be NULL, which creates a new one. On success the caller owns `*out` and frees it with
-/// `rdzv_store_free`.
+/// Opens the file at `path` (NUL-terminated), which is created if missing, as a store that the FileStores
+/// of PyTorch ranks may share. The file counts its users: when the last handle is freed after
+/// `world_size` or more have been opened, the file is removed; with -1 it is never removed. A process
+/// that dies remains counted. `timeout_ms` is the default timeout of operations, and that of opening the
+/// file; -1: 300,000. `context` may be NULL, which creates a new one. On success the caller owns `*out`
+/// and frees it with `rdzv_store_free`.
 ///
-/// Other users see a change within 10 ms. Concurrent changes are never lost, neither additions nor appends.
-/// Files have no queues.
+/// Other users see a change within 10 ms. Concurrent changes are never lost, neither additions nor
+/// appends. Files have no queues.
 ///
-/// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_os_error` has the reason),
-/// `RDZV_CORRUPT` (the file is not a store, or has a torn record), `RDZV_TIMED_OUT` (another process keeps
-/// the file locked), `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
+/// Errors: `RDZV_IO` (the path cannot be opened or written; `rdzv_error_info.os_error` has the reason),
+/// `RDZV_CORRUPT` (the file is not a store, or has a torn record), `RDZV_TIMED_OUT` (another process
+/// keeps the file locked), `RDZV_INVALID_ARGUMENT`, `RDZV_LIMIT_EXCEEDED`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_open_file(
+pub unsafe extern "C" fn rdzv_store_new_file(
     context: *const rdzv_context,
-    path: *const u8,
-    path_len: usize,
+    path: *const c_char,
     world_size: i64,
     timeout_ms: i64,
     out: *mut *mut rdzv_store,
@@ -53,9 +52,9 @@ pub unsafe extern "C" fn rdzv_store_open_file(
         guard::call(error, &mut || {
             let out = out_pointer(out, "out")?;
             let shared = shared(context)?;
-            let path = bytes(path, path_len, "path")?;
-            if path.is_empty() || path.contains(&0) {
-                return Err(invalid("`path` is empty, or has a zero byte in it"));
+            let path = CStr::from_ptr(reference(path, "path")?).to_bytes();
+            if path.is_empty() {
+                return Err(invalid("`path` is empty"));
             }
             let world_size = match world_size {
                 -1 => None,
@@ -101,12 +100,12 @@ pub unsafe extern "C" fn rdzv_store_new_hash(
 
 /// Creates a handle whose keys are those under `prefix` in `store`: key `k` is `prefix/k` there, even if
 /// the prefix is empty. Prefixes compose as in PyTorch's PrefixStore: the prefix of a handle that already
-/// has one is appended to it. The number of keys is that of the whole store; lists have only the keys under
-/// the prefix, without it; barriers are those of `rdzv_store_barrier_by_keys`. The two handles share
-/// connections and pending calls, so cancelling the calls of one cancels those of the other; either may be
-/// freed first. On success the caller owns `*out` and frees it with `rdzv_store_free`.
+/// has one is appended to it. The number of keys is that of the whole store; lists have only the keys
+/// under the prefix, without it; barriers are those of `rdzv_store_barrier_by_keys`. The two handles
+/// share connections and pending calls, so cancelling the calls of one cancels those of the other; either
+/// may be freed first. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_with_prefix(
+pub unsafe extern "C" fn rdzv_store_new_prefix(
     store: *const rdzv_store,
     prefix: *const u8,
     prefix_len: usize,
@@ -129,10 +128,10 @@ pub unsafe extern "C" fn rdzv_store_with_prefix(
 
 /// Creates a handle of the same keys whose operations end when `token` is cancelled, and at once if it
 /// already is; so does `rdzv_store_clone` of it. The two handles share connections, and
-/// `rdzv_store_cancel` on one does not affect the other; either may be freed first, and the token, too. On
-/// success the caller owns `*out` and frees it with `rdzv_store_free`.
+/// `rdzv_store_cancel` on one does not affect the other; either may be freed first, and the token, too.
+/// On success the caller owns `*out` and frees it with `rdzv_store_free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_with_cancel_token(
+pub unsafe extern "C" fn rdzv_store_new_cancellable(
     store: *const rdzv_store,
     token: *const rdzv_cancel_token,
     out: *mut *mut rdzv_store,

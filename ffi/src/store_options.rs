@@ -1,248 +1,132 @@
 //! Options of a store client.
 
-use crate::argument::{invalid, out_pointer, positive_ms, reference_mut, text, zero_or_more_ms};
-use crate::cancel_token::{rdzv_cancel_token, token_of};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::server_options::keep_alive;
-use crate::status::rdzv_status;
+use crate::argument::{c_text, default_ms, invalid};
+use crate::cancel_token::rdzv_cancel_token;
+use crate::fault::Fault;
+use crate::server_options::{KEEP_ALIVE_DEFAULTS, keep_alive, rdzv_keep_alive};
+use crate::sized;
 use rendezvous_core::driver::native_client::NativeClientOptions;
 use rendezvous_core::driver::store_client::StoreOptions;
+use std::ffi::c_char;
+use std::ptr::null;
 use std::time::Duration;
 
-/// Options of a store client. Create them, set the endpoint and what differs from the defaults, connect
-/// with them as often as needed, and free them. One thread at a time.
-#[derive(Debug, Default)]
+/// Options of a store client. Zero them, set `struct_size`, `host` and `port`: then each other field has
+/// its default, which is 0 or NULL in the struct. They, and what they point to, are copied by each call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct rdzv_store_options {
-    endpoint: Option<(String, u16)>,
-    pub(crate) options: StoreOptions,
-    node: String,
-    grace: Duration,
-    heartbeat: Option<(Duration, u32)>,
+    /// Must be `sizeof(rdzv_store_options)`.
+    pub struct_size: u32,
+    /// Port of the server, above 0.
+    pub port: u16,
+    /// Reserved; 0.
+    pub reserved: u16,
+    /// Host name or literal address of the server (an IPv6 address without brackets). All addresses of a
+    /// name are tried, IPv6 and IPv4 alternately. There is no default.
+    pub host: *const c_char,
+    /// Default timeout of operations, in milliseconds. Default 300,000.
+    pub timeout_ms: i64,
+    /// Timeout of the first connection of a handle, including all attempts, in milliseconds; -1 tries
+    /// each address once. Default 300,000, so that the server may start after its clients.
+    pub connect_timeout_ms: i64,
+    /// Time that a server may take to respond to an operation that does not wait (timeout 0), in
+    /// milliseconds. Default 30,000.
+    pub response_timeout_ms: i64,
+    /// Detection of an unresponsive server host.
+    pub keep_alive: rdzv_keep_alive,
+    /// Token that ends connecting with these options; NULL for none. It does not end the operations of
+    /// the connected store: see `rdzv_store_new_cancellable`.
+    pub cancel_token: *const rdzv_cancel_token,
+    /// Native stores only: name of the session, by which barriers and errors identify it to others.
+    /// Default empty.
+    pub node: *const c_char,
+    /// Native stores only: how long a session survives the loss of its connection, in milliseconds. By
+    /// default, 0, it ends with the connection. Otherwise the client reconnects, and each operation takes
+    /// effect once.
+    pub grace_ms: i64,
+    /// Native stores only: heartbeat interval of the session, in milliseconds. Default 5,000.
+    pub heartbeat_ms: i64,
+    /// Native stores only: number of missed heartbeats that end the session. Default 3.
+    pub heartbeats_missed_max: u32,
+    /// Reserved; 0.
+    pub reserved_too: u32,
 }
 
-impl rdzv_store_options {
-    /// Returns the host and port of the store.
-    ///
-    /// # Errors
-    ///
-    /// The endpoint is not set.
-    pub(crate) fn endpoint(&self) -> Result<(&str, u16), Fault> {
-        let (host, port) = self.endpoint.as_ref().ok_or_else(|| invalid("the options have no endpoint"))?;
-        Ok((host, *port))
-    }
+/// Size of `rdzv_store_options` in the first published header, in bytes.
+const FIRST_SIZE: usize = 104;
 
-    /// Returns the options of a client over the native protocol.
-    pub(crate) fn native(&self) -> NativeClientOptions {
-        let defaults = NativeClientOptions::default();
-        let unset = (defaults.heartbeat, defaults.heartbeats_missed_max);
-        let (heartbeat, heartbeats_missed_max) = self.heartbeat.unwrap_or(unset);
-        NativeClientOptions {
-            node: self.node.clone(),
-            grace: self.grace,
-            heartbeat,
-            heartbeats_missed_max,
-            connect_timeout: self.options.connect_timeout,
-            timeouts: self.options.timeouts(),
-            keep_alive: self.options.keep_alive,
-            token: self.options.token.clone(),
-            ..defaults
-        }
-    }
+const DEFAULTS: rdzv_store_options = rdzv_store_options {
+    struct_size: 0,
+    port: 0,
+    reserved: 0,
+    host: null(),
+    timeout_ms: 0,
+    connect_timeout_ms: 0,
+    response_timeout_ms: 0,
+    keep_alive: KEEP_ALIVE_DEFAULTS,
+    cancel_token: null(),
+    node: null(),
+    grace_ms: 0,
+    heartbeat_ms: 0,
+    heartbeats_missed_max: 0,
+    reserved_too: 0,
+};
+
+/// Reads the host and the port of a store, and the options of its client.
+pub(crate) unsafe fn store_options<'a>(
+    options: *const rdzv_store_options,
+) -> Result<(&'a str, u16, StoreOptions), Fault> {
+    // SAFETY: passed on unchanged.
+    unsafe { read(options) }.map(|(given, host, read)| (host, given.port, read))
 }
 
-/// Creates options with all defaults, but without an endpoint. On success the caller owns `*out` and frees
-/// it with `rdzv_store_options_free`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_options_new(
-    out: *mut *mut rdzv_store_options,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
-            Ok(())
-        })
+/// Does the same for a client over the native protocol.
+pub(crate) unsafe fn native_options<'a>(
+    options: *const rdzv_store_options,
+) -> Result<(&'a str, u16, NativeClientOptions), Fault> {
+    // SAFETY: passed on unchanged.
+    let (given, host, common) = unsafe { read(options) }?;
+    let mut read = NativeClientOptions {
+        connect_timeout: common.connect_timeout,
+        timeouts: common.timeouts(),
+        keep_alive: common.keep_alive,
+        token: common.token,
+        ..NativeClientOptions::default()
+    };
+    // SAFETY: NULL or NUL-terminated, as the header requires.
+    if let Some(node) = unsafe { c_text(given.node, "options.node")? } {
+        read.node = node.into();
     }
+    default_ms(&mut read.grace, given.grace_ms, "options.grace_ms")?;
+    default_ms(&mut read.heartbeat, given.heartbeat_ms, "options.heartbeat_ms")?;
+    if given.heartbeats_missed_max != 0 {
+        read.heartbeats_missed_max = given.heartbeats_missed_max;
+    }
+    Ok((host, given.port, read))
 }
 
-/// Frees options. NULL is ignored.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_options_free(options: *mut rdzv_store_options) {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(options) };
-}
-
-/// Sets the address of the server: a host name or literal address (UTF-8, an IPv6 address without brackets)
-/// and a port above 0. All addresses of a name are tried, IPv6 and IPv4 alternately.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_options_set_endpoint(
-    options: *mut rdzv_store_options,
-    host: *const u8,
-    host_len: usize,
-    port: u16,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            let host = text(host, host_len, "host")?;
-            if host.is_empty() || port == 0 {
-                return Err(invalid(format!("the endpoint \"{host}\" port {port} has no host or no port")));
-            }
-            options.endpoint = Some((host.into(), port));
-            Ok(())
-        })
+unsafe fn read<'a>(
+    options: *const rdzv_store_options,
+) -> Result<(rdzv_store_options, &'a str, StoreOptions), Fault> {
+    // SAFETY: the caller of the C function promises that a non-NULL struct has `struct_size` bytes.
+    let given = unsafe { sized::get(options, sized::given_size(options, FIRST_SIZE, "options")?, DEFAULTS) };
+    // SAFETY: NULL or NUL-terminated, as the header requires.
+    let host = unsafe { c_text(given.host, "options.host")? }.unwrap_or_default();
+    if host.is_empty() || given.port == 0 {
+        return Err(invalid(format!("`options` has no endpoint: host \"{host}\", port {}", given.port)));
     }
-}
-
-/// Sets the default timeout of operations, in milliseconds. Above 0; default 300,000.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_options_set_timeout_ms(
-    options: *mut rdzv_store_options,
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            reference_mut(options, "options")?.options.timeout = positive_ms(timeout_ms, "timeout_ms")?;
-            Ok(())
-        })
+    let mut read = StoreOptions::default();
+    default_ms(&mut read.timeout, given.timeout_ms, "options.timeout_ms")?;
+    match given.connect_timeout_ms {
+        -1 => read.connect_timeout = Duration::ZERO,
+        millis => default_ms(&mut read.connect_timeout, millis, "options.connect_timeout_ms")?,
     }
-}
-
-/// Sets the timeout of the first connection of a handle, including all attempts, in milliseconds; 0 tries
-/// each address once. Default 300,000, so that the server may start after its clients.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_options_set_connect_timeout_ms(
-    options: *mut rdzv_store_options,
-    connect_timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            options.options.connect_timeout = zero_or_more_ms(connect_timeout_ms, "connect_timeout_ms")?;
-            Ok(())
-        })
+    default_ms(&mut read.response_timeout, given.response_timeout_ms, "options.response_timeout_ms")?;
+    read.keep_alive = Some(keep_alive(given.keep_alive)?);
+    // SAFETY: NULL or a live token, as the header requires.
+    if let Some(token) = unsafe { given.cancel_token.as_ref() } {
+        read.token = token.0.clone();
     }
-}
-
-/// Sets the time that a server may take to answer an operation that does not wait (timeout 0), in
-/// milliseconds. Above 0; default 30,000.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_options_set_answer_timeout_ms(
-    options: *mut rdzv_store_options,
-    answer_timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            options.options.answer_timeout = positive_ms(answer_timeout_ms, "answer_timeout_ms")?;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the TCP keep-alive by which the client detects an unresponsive server host; parameters and defaults
-/// are those of `rdzv_server_options_set_keep_alive`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_options_set_keep_alive(
-    options: *mut rdzv_store_options,
-    idle_ms: i64,
-    interval_ms: i64,
-    probes: u32,
-    unacknowledged_ms_max: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            options.options.keep_alive =
-                Some(keep_alive(idle_ms, interval_ms, probes, unacknowledged_ms_max)?);
-            Ok(())
-        })
-    }
-}
-
-/// Sets the name of the session of `rdzv_store_connect_native`, by which barriers and errors identify it to
-/// others. UTF-8; empty by default.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_options_set_node(
-    options: *mut rdzv_store_options,
-    node: *const u8,
-    node_len: usize,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            reference_mut(options, "options")?.node = text(node, node_len, "node")?.into();
-            Ok(())
-        })
-    }
-}
-
-/// Sets how long a session of `rdzv_store_connect_native` survives the loss of its connection, in
-/// milliseconds. With 0, the default, the session ends with the connection. Otherwise the client
-/// reconnects, and each operation takes effect once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_options_set_grace_ms(
-    options: *mut rdzv_store_options,
-    grace_ms: i64,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            reference_mut(options, "options")?.grace = zero_or_more_ms(grace_ms, "grace_ms")?;
-            Ok(())
-        })
-    }
-}
-
-/// Sets the heartbeat interval of a session of `rdzv_store_connect_native`, in milliseconds above 0
-/// (default 5,000), and the number of missed heartbeats, at least 1, that end the session (default 3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_options_set_heartbeat(
-    options: *mut rdzv_store_options,
-    heartbeat_ms: i64,
-    heartbeats_missed_max: u32,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let options = reference_mut(options, "options")?;
-            if heartbeats_missed_max == 0 {
-                return Err(invalid("`heartbeats_missed_max` is 0; it must be above 0"));
-            }
-            options.heartbeat = Some((positive_ms(heartbeat_ms, "heartbeat_ms")?, heartbeats_missed_max));
-            Ok(())
-        })
-    }
-}
-
-/// Sets a token that ends connecting with these options. It does not end the operations of the connected
-/// store: see `rdzv_store_with_cancel_token`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_store_options_set_cancel_token(
-    options: *mut rdzv_store_options,
-    token: *const rdzv_cancel_token,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            reference_mut(options, "options")?.options.token = token_of(token)?;
-            Ok(())
-        })
-    }
+    Ok((given, host, read))
 }

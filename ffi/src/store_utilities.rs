@@ -16,8 +16,9 @@ use std::time::Duration;
 /// Maximum length of a rank's name in bytes, including its NUL.
 const RANK_NAME_BYTES_MAX: usize = 1024;
 
-/// Function that writes the name of a rank, NUL-terminated, to `name`, an empty buffer of `name_size` bytes
-/// (1024). It is called during the call to which it was passed, on the same thread; it must not throw.
+/// Function that writes the name of a rank, NUL-terminated, to `name`, an empty buffer of `name_size`
+/// bytes (1024). It is called during the call to which it was passed, on the same thread; it must not
+/// throw.
 pub type rdzv_rank_name =
     Option<unsafe extern "C" fn(user_data: *mut c_void, rank: i64, name: *mut c_char, name_size: usize)>;
 
@@ -32,9 +33,9 @@ pub unsafe extern "C" fn rdzv_store_timeout_ms(store: *const rdzv_store) -> i64 
     }
 }
 
-/// Sets the default timeout of operations of this handle, in milliseconds, above 0, for later calls on all
-/// threads. The previous value goes to `*before`, unless `before` is NULL, so that a scope can restore it.
-/// Two threads whose scopes overlap should use two handles.
+/// Sets the default timeout of operations of this handle, in milliseconds, above 0, for later calls on
+/// all threads. The previous value goes to `*before`, unless `before` is NULL, so that a scope can
+/// restore it. Two threads whose scopes overlap should use two handles.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_set_timeout_ms(
     store: *const rdzv_store,
@@ -85,9 +86,9 @@ unsafe fn meet(
 /// data, and again to the wait until the others have read it. `rdzv_store_cancel` cancels the call. A
 /// prefix can be used once. The keys are those of PyTorch's elastic agent.
 ///
-/// Errors: those of `rdzv_store_multi_get`; `RDZV_TIMED_OUT` if some ranks did not provide their data
-/// (`rdzv_error_rank` has up to 16 of them) or, on rank 0, if some did not read the data (the message has
-/// their number). `RDZV_INVALID_ARGUMENT` for a rank that is not below `world_size`.
+/// Errors: those of `rdzv_op_multi_get`; `RDZV_TIMED_OUT` if some ranks did not provide their data
+/// (`rdzv_error_info.ranks` has up to 16 of them) or, on rank 0, if some did not read the data (the
+/// message has their number). `RDZV_INVALID_ARGUMENT` for a rank that is not below `world_size`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_get_all(
     store: *const rdzv_store,
@@ -137,12 +138,12 @@ pub unsafe extern "C" fn rdzv_store_synchronize(
     unsafe { meet(store, timeout_ms, error, body, false) }
 }
 
-/// Arrives at a barrier and waits until `world_size` ranks have arrived, up to `timeout_ms`. If some do not
-/// arrive, the ranks look for the missing ones: the error names up to 16 (`rdzv_error_rank`,
-/// `rdzv_error_node`), or its message refers to rank 0, which can name them. For that, each rank that timed
-/// out leaves a trace in the store. A rank that leaves none within `trace_timeout_ms` (-1: 10,000) counts
-/// as missing, or sooner if that is certain. `rank` is the caller's rank; -1: no traces. `rank_name`
-/// returns names for ranks, for example those of their hosts; NULL: ranks have numbers only.
+/// Arrives at a barrier and waits until `world_size` ranks have arrived, up to `timeout_ms`. If some do
+/// not arrive, the ranks look for the missing ones: the error names up to 16 (`rdzv_error_info.ranks`,
+/// `rdzv_error_info.nodes`), or its message refers to rank 0, which can name them. For that, each rank
+/// that timed out leaves a trace in the store. A rank that leaves none within `trace_timeout_ms` (-1:
+/// 10,000) counts as missing, or sooner if that is certain. `rank` is the caller's rank; -1: no traces.
+/// `rank_name` returns names for ranks, for example those of their hosts; NULL: ranks have numbers only.
 /// `rdzv_store_cancel` cancels the call. A prefix can be used once. The barrier is compatible with the
 /// `barrier` of PyTorch's elastic agent.
 ///

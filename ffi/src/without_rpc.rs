@@ -1,12 +1,12 @@
 //! Replacement of `loop_rpc` in a library built without RPC.
 
-use crate::fault::Fault;
-use crate::loop_event::{LastEvent, rdzv_event};
+use crate::loop_event::rdzv_event;
+use crate::loop_gate::rdzv_loop;
 use rendezvous_core::driver::loop_client::MemberEvent;
 
-impl LastEvent {
+impl rdzv_loop {
     /// Drops the event: none is a worker's.
-    pub(crate) fn keep_rpc(&mut self, _: &mut rdzv_event, _: MemberEvent) -> Option<Fault> {
+    pub(crate) fn show_rpc(&self, _: rdzv_event, _: MemberEvent) -> Option<rdzv_event> {
         None
     }
 }

@@ -7,10 +7,10 @@ use crate::status::{RDZV_IO, rdzv_status};
 use rendezvous_agent::driver::worker_logs::write_error_file;
 use std::path::Path;
 
-/// Writes an error to the file named by the variable `TORCHELASTIC_ERROR_FILE`, in PyTorch's format. Agents
-/// of this library and of PyTorch include it in their report. `callstack` may be empty. The previous
-/// content is replaced. `*recorded`, which may be NULL, is 1 if the error was written, or 0 if no agent has
-/// set the variable. No other thread may change the environment during the call.
+/// Writes an error to the file named by the variable `TORCHELASTIC_ERROR_FILE`, in PyTorch's format.
+/// Agents of this library and of PyTorch include it in their report. `callstack` may be empty. The
+/// previous content is replaced. `*recorded`, which may be NULL, is 1 if the error was written, or 0 if
+/// no agent has set the variable. No other thread may change the environment during the call.
 ///
 /// Errors: `RDZV_IO` if the file cannot be written.
 #[unsafe(no_mangle)]

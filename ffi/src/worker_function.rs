@@ -1,21 +1,41 @@
 //! Workers that are functions of the program.
 
 use crate::argument::bytes;
-use crate::buffer::borrowed;
+use crate::context::struct_size;
 use crate::guard;
 use rendezvous_agent::driver::process::Registered;
-use std::ffi::c_void;
-use std::ptr::null;
+use std::ffi::{c_char, c_void};
 
-/// Arguments and return value of a worker function. Valid during the call only.
+/// Arguments of a worker function. Valid during the call only.
+#[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_worker_call {
-    arguments: Vec<Vec<u8>>,
+    /// Size of this struct in the library, in bytes; fields beyond that size are absent.
+    pub struct_size: u32,
+    /// Unused; 0.
+    pub reserved: u32,
+    /// Arguments from the agent's options.
+    pub arguments: *const *const c_char,
+    /// Number of `arguments`.
+    pub argument_count: usize,
+}
+
+/// Call together with the value that it returns.
+#[repr(C)]
+struct OwnedCall {
+    /// First, so that a pointer to it is one to the whole.
+    view: rdzv_worker_call,
     returned: Vec<u8>,
 }
 
-/// Worker function; returns the exit code. `rdzv_agent_options_set_function` describes the environment in
-/// which it runs.
+/// Worker function. Each worker is a process of its own, forked from the guard process that
+/// `rdzv_agent_new` forked from the program. The function sees the program's memory as it was at that
+/// fork. Only the function's own thread exists. A lock that another thread held stays locked for ever,
+/// except the allocator's. Only descriptors 0 to 2 are open, signals have their default actions, and the
+/// environment is that of a worker. When the function returns, the process exits at once; the lowest 8
+/// bits of the return value are the exit code. Exit handlers do not run and unflushed output is lost. An
+/// exception must not leave the function. A worker may return up to 256 MiB with
+/// `rdzv_worker_call_return`. If possible, create the agent before the program starts other threads.
 pub type rdzv_worker_fn =
     Option<unsafe extern "C" fn(user_data: *mut c_void, call: *mut rdzv_worker_call) -> i32>;
 
@@ -42,35 +62,27 @@ impl FunctionCode {
         Registered::new(move |call, returned| {
             // Captures the whole struct rather than its two fields, since only the struct is `Send`.
             let code = &self;
-            let arguments = call.arguments().iter().map(|argument| argument.to_bytes().to_vec()).collect();
-            let mut call = rdzv_worker_call { arguments, returned: Vec::new() };
+            let arguments: Vec<_> = call.arguments().iter().map(|argument| argument.as_ptr()).collect();
+            let view = rdzv_worker_call {
+                struct_size: struct_size::<rdzv_worker_call>(),
+                reserved: 0,
+                arguments: arguments.as_ptr(),
+                argument_count: arguments.len(),
+            };
+            let mut call = OwnedCall { view, returned: Vec::new() };
             // SAFETY: the function was supplied for this; its arguments live until it returns.
-            let exit_code = unsafe { (code.function)(code.user_data, &raw mut call) };
+            let exit_code = unsafe { (code.function)(code.user_data, (&raw mut call).cast()) };
             *returned = call.returned;
             exit_code
         })
     }
 }
 
-/// Returns the argument at `index` (from 0) and writes its length to `*len` unless `len` is NULL. The
-/// string is not NUL-terminated and is valid during the worker call. Returns NULL past the end.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_worker_call_argument(
-    call: *const rdzv_worker_call,
-    index: usize,
-    len: *mut usize,
-) -> *const u8 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe {
-        guard::read(call, null(), |call| call.arguments.get(index).map_or(null(), |text| borrowed(text, len)))
-    }
-}
-
 /// Sets the return value of the function, in addition to its exit code: at most 268,435,456 bytes (256
 /// MiB). The data is copied, and the last call counts. The agent has the value when all workers have
 /// succeeded. The value is transferred completely or not at all: if it is too long, or the system has no
-/// memory for it, the worker fails with exit code 102, and the message of its `rdzv_worker_failure` has the
-/// reason. A worker that dies before it has ended returns nothing.
+/// memory for it, the worker fails with exit code 102, and the message of its `rdzv_worker_failure` has
+/// the reason. A worker that dies before it has ended returns nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_worker_call_return(
     call: *mut rdzv_worker_call,
@@ -78,8 +90,9 @@ pub unsafe extern "C" fn rdzv_worker_call_return(
     data_len: usize,
 ) {
     guard::quiet((), || {
-        // SAFETY: NULL, or the call in progress; `data` has `len` bytes.
-        if let (Some(call), Ok(data)) = unsafe { (call.as_mut(), bytes(data, data_len, "data")) } {
+        // SAFETY: NULL, or the first field of the call in progress; `data` has `data_len` bytes.
+        let (call, data) = unsafe { (call.cast::<OwnedCall>().as_mut(), bytes(data, data_len, "data")) };
+        if let (Some(call), Ok(data)) = (call, data) {
             call.returned = data.to_vec();
         }
     });

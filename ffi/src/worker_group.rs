@@ -1,15 +1,11 @@
 //! Snapshots of the workers of an agent.
 
-use crate::argument::{invalid, reference};
-use crate::buffer::borrowed;
-use crate::fault::rdzv_error;
+use crate::context::struct_size;
+use crate::fault::c_string;
 use crate::guard;
-use crate::sized;
-use crate::status::rdzv_status;
 use rendezvous_agent::group::{Worker, WorkerGroup, WorkerState};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::ptr::null;
-use std::sync::Arc;
 
 /// The agent does not know the state of its workers.
 pub const RDZV_WORKERS_UNKNOWN: i32 = 0;
@@ -26,18 +22,11 @@ pub const RDZV_WORKERS_SUCCEEDED: i32 = 5;
 /// At least one worker failed.
 pub const RDZV_WORKERS_FAILED: i32 = 6;
 
-/// Snapshot of the workers of an agent. It is immutable; any thread may read it.
-#[derive(Debug)]
-pub struct rdzv_worker_group {
-    pub(crate) group: Arc<WorkerGroup>,
-}
-
-/// Properties that the workers of a group have in common.
+/// Workers of an agent at one moment.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct rdzv_worker_group_info {
-    /// Set to `sizeof(rdzv_worker_group_info)` before the call. The library sets it to the number of bytes
-    /// it filled.
+pub struct rdzv_worker_group {
+    /// Size of this struct in the library that filled it, in bytes; fields beyond that size are absent.
     pub struct_size: u32,
     /// One of the `RDZV_WORKERS_` constants.
     pub state: i32,
@@ -51,17 +40,21 @@ pub struct rdzv_worker_group_info {
     pub attempt: u64,
     /// Number of restarts because the group's own workers failed.
     pub restart_count: u32,
-    /// Number of workers; 0 until their ranks are known.
-    pub worker_count: u32,
+    /// Unused; 0.
+    pub reserved: u32,
+    /// Role of the workers.
+    pub role: *const c_char,
+    /// Workers in the order of their local ranks.
+    pub workers: *const *const rdzv_worker,
+    /// Number of `workers`; 0 until their ranks are known.
+    pub worker_count: usize,
 }
-
-const INFO_FIRST_SIZE: usize = 48;
 
 /// State of one worker.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rdzv_worker {
-    /// Set to `sizeof(rdzv_worker)` before the call. The library sets it to the number of bytes it filled.
+    /// Size of this struct in the library that filled it, in bytes; fields beyond that size are absent.
     pub struct_size: u32,
     /// Rank among the workers of this agent.
     pub local_rank: u32,
@@ -79,102 +72,76 @@ pub struct rdzv_worker {
     pub has_exited: i32,
     /// Exit code, if the worker has exited; minus the signal number if a signal ended it.
     pub exit_code: i32,
-    /// Reserved; 0.
+    /// Unused; 0.
     pub reserved: u32,
 }
 
-const WORKER_FIRST_SIZE: usize = 56;
-
-pub(crate) fn group_handle(group: Arc<WorkerGroup>) -> *mut rdzv_worker_group {
-    Box::into_raw(Box::new(rdzv_worker_group { group }))
+/// Group together with the data that it points to.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct OwnedGroup {
+    /// First, so that a pointer to it is one to the whole.
+    view: rdzv_worker_group,
+    role: CString,
+    workers: Box<[rdzv_worker]>,
+    pointers: Box<[*const rdzv_worker]>,
 }
 
 fn signed(number: Option<u64>) -> i64 {
     number.map_or(-1, |number| i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// Frees a snapshot. NULL is ignored.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_worker_group_free(group: *mut rdzv_worker_group) {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(group) };
-}
-
-/// Fills `*info`, whose `struct_size` the caller has set.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_worker_group_get_info(
-    group: *const rdzv_worker_group,
-    info: *mut rdzv_worker_group_info,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let group = &reference(group, "group")?.group;
-            let given = sized::given_size(info, INFO_FIRST_SIZE, "info")?;
-            let state = WorkerState::ALL.iter().position(|state| *state == group.state).unwrap_or(0);
-            let view = rdzv_worker_group_info {
-                struct_size: 0,
-                state: i32::try_from(state).unwrap_or(RDZV_WORKERS_UNKNOWN),
-                group_rank: signed(group.group_rank),
-                group_world_size: signed(Some(group.group_world_size)),
-                round: signed(group.round),
-                attempt: group.attempt,
-                restart_count: group.restart_count,
-                worker_count: u32::try_from(group.workers.len()).unwrap_or(u32::MAX),
-            };
-            sized::put(info, given, &view);
-            Ok(())
-        })
+fn worker(of: &Worker) -> rdzv_worker {
+    rdzv_worker {
+        struct_size: struct_size::<rdzv_worker>(),
+        local_rank: of.local_rank,
+        global_rank: of.global_rank,
+        role_rank: of.role_rank,
+        world_size: of.world_size,
+        role_world_size: of.role_world_size,
+        pid: of.pid.unwrap_or(0),
+        has_exited: i32::from(of.exit.is_some()),
+        exit_code: of.exit.map_or(0, |exit| exit.exit_code()),
+        reserved: 0,
     }
 }
 
-/// Fills `*worker`, whose `struct_size` the caller has set, with the worker of this local rank.
-///
-/// Errors: `RDZV_INVALID_ARGUMENT` if there is none.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_worker_group_worker(
-    group: *const rdzv_worker_group,
-    local_rank: u32,
-    worker: *mut rdzv_worker,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let group = &reference(group, "group")?.group;
-            let given = sized::given_size(worker, WORKER_FIRST_SIZE, "worker")?;
-            let of: &Worker = usize::try_from(local_rank)
-                .ok()
-                .and_then(|index| group.workers.get(index))
-                .ok_or_else(|| invalid(format!("the group has no worker {local_rank}")))?;
-            let view = rdzv_worker {
-                struct_size: 0,
-                local_rank: of.local_rank,
-                global_rank: of.global_rank,
-                role_rank: of.role_rank,
-                world_size: of.world_size,
-                role_world_size: of.role_world_size,
-                pid: of.pid.unwrap_or(0),
-                has_exited: i32::from(of.exit.is_some()),
-                exit_code: of.exit.map_or(0, |exit| exit.exit_code()),
-                reserved: 0,
-            };
-            sized::put(worker, given, &view);
-            Ok(())
-        })
+impl OwnedGroup {
+    pub(crate) fn new(group: &WorkerGroup) -> Self {
+        let state = WorkerState::ALL.iter().position(|state| *state == group.state).unwrap_or(0);
+        let view = rdzv_worker_group {
+            struct_size: struct_size::<rdzv_worker_group>(),
+            state: i32::try_from(state).unwrap_or(RDZV_WORKERS_UNKNOWN),
+            group_rank: signed(group.group_rank),
+            group_world_size: signed(Some(group.group_world_size)),
+            round: signed(group.round),
+            attempt: group.attempt,
+            restart_count: group.restart_count,
+            reserved: 0,
+            role: null(),
+            workers: null(),
+            worker_count: group.workers.len(),
+        };
+        let (role, workers) = (c_string(&group.role), group.workers.iter().map(worker).collect::<Box<_>>());
+        let pointers = workers.iter().map(std::ptr::from_ref).collect::<Box<_>>();
+        let view = rdzv_worker_group { role: role.as_ptr(), workers: pointers.as_ptr(), ..view };
+        Self { view, role, workers, pointers }
+    }
+
+    pub(crate) const fn view(&self) -> *const rdzv_worker_group {
+        std::ptr::from_ref(self).cast()
+    }
+
+    pub(crate) fn into_handle(self) -> *const rdzv_worker_group {
+        Box::into_raw(Box::new(self)).cast()
     }
 }
 
-/// Returns the role of the workers and writes its length to `*len` unless `len` is NULL. The string is not
-/// NUL-terminated and is valid as long as the group. Returns NULL for NULL.
+/// Frees a group that `rdzv_agent_get_worker_group` returned. NULL is ignored.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_worker_group_role(
-    group: *const rdzv_worker_group,
-    len: *mut usize,
-) -> *const u8 {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(group, null(), |of| borrowed(of.group.role.as_bytes(), len)) }
+pub unsafe extern "C" fn rdzv_worker_group_free(group: *const rdzv_worker_group) {
+    // SAFETY: NULL or the first field of an owned group, as the header requires.
+    unsafe { guard::free(group.cast::<OwnedGroup>().cast_mut()) };
 }
 
 /// Returns the name of a state, for example `HEALTHY`; `UNKNOWN` for any other number. Never NULL; the

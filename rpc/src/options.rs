@@ -60,39 +60,12 @@ pub enum OptionsError {
         /// The option.
         option: Box<str>,
     },
-    /// The backend refuses the value of an option.
-    #[error("RPC backend {backend}: option {option} cannot be {value}")]
-    Value {
-        /// The backend.
-        backend: Box<str>,
-        /// The option.
-        option: Box<str>,
-        /// Its value.
-        value: Box<str>,
-    },
-    /// A custom backend refuses the options.
-    #[error("{message}")]
-    Foreign {
-        /// Message of the backend.
-        message: Box<str>,
-    },
-}
-
-/// Distinguishes the options of one backend from those of another, as Python's types do. The options that a backend
-/// creates have its kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OptionsKind(pub Box<str>);
-
-impl fmt::Display for OptionsKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// Options of one member. Copies share the extra options of a custom backend.
 #[derive(Clone, Debug)]
 pub struct RpcOptions {
-    kind: OptionsKind,
+    backend: Box<str>,
     rpc_timeout: Option<Duration>,
     init_method: Box<str>,
     worker_threads: u32,
@@ -104,11 +77,11 @@ pub struct RpcOptions {
 }
 
 impl RpcOptions {
-    /// Creates options of this kind with default values.
+    /// Creates options of this backend with default values.
     #[must_use]
-    pub fn new(kind: &str) -> Self {
+    pub fn new(backend: &str) -> Self {
         Self {
-            kind: OptionsKind(kind.into()),
+            backend: backend.into(),
             rpc_timeout: Some(RPC_TIMEOUT),
             init_method: INIT_METHOD.into(),
             worker_threads: WORKER_THREADS,
@@ -120,10 +93,10 @@ impl RpcOptions {
         }
     }
 
-    /// Kind of the options.
+    /// Name of the backend.
     #[must_use]
-    pub const fn kind(&self) -> &OptionsKind {
-        &self.kind
+    pub fn backend(&self) -> &str {
+        &self.backend
     }
 
     /// Timeout of a call that sets none itself; `None` for no limit, as PyTorch's 0.
@@ -263,7 +236,7 @@ impl fmt::Display for RpcOptions {
         write!(
             f,
             "<{}: rpc_timeout={timeout:?}, init_method='{}', num_worker_threads={}, device_maps={}, devices={:?}>",
-            self.kind, self.init_method, self.worker_threads, self.device_maps, self.devices
+            self.backend, self.init_method, self.worker_threads, self.device_maps, self.devices
         )
     }
 }

@@ -1,5 +1,6 @@
 // Agents: workers that are programs, functions, and code of a cluster manager's, run to their end, stopped, and in a
 // loop.
+#include "agents.h"
 #include "check.h"
 #include "tests.h"
 
@@ -17,44 +18,59 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-static rdzv_rendezvous_handler *new_handler(const rdzv_server *server, const char *workers) {
+rdzv_rendezvous_handler *agent_handler(const rdzv_server *server, const char *workers) {
   char endpoint[32], options[128];
   snprintf(endpoint, sizeof endpoint, "127.0.0.1:%u", (unsigned)rdzv_server_port(server));
   snprintf(options, sizeof options, "is_host=false,join_timeout=20,local_world_size=%s", workers);
-  rdzv_rendezvous_parameters *parameters = NULL;
-  OK(rdzv_rendezvous_parameters_new(TEXT("rdzv"), TEXT(endpoint), TEXT("run"), 1, 1, &parameters, &error));
-  OK(rdzv_rendezvous_parameters_set_config(parameters, TEXT(options), &error));
-  OK(rdzv_rendezvous_parameters_set_local_addr(parameters, TEXT("127.0.0.1"), &error));
+  const rdzv_rendezvous_parameters parameters = {.struct_size = sizeof parameters,
+                                                 .backend = "rdzv",
+                                                 .endpoint = endpoint,
+                                                 .run_id = "run",
+                                                 .local_addr = "127.0.0.1",
+                                                 .config = options};
   rdzv_rendezvous_handler *handler = NULL;
-  OK(rdzv_rendezvous_handler_new(NULL, parameters, &handler, &error));
-  rdzv_rendezvous_parameters_free(parameters);
+  OK(rdzv_rendezvous_handler_new(NULL, &parameters, &handler, &error));
   return handler;
 }
 
-static rdzv_agent_options *new_options(uint32_t workers) {
-  rdzv_agent_options *options = NULL;
-  OK(rdzv_agent_options_new(workers, &options, &error));
-  OK(rdzv_agent_options_set_name(options, TEXT("here"), &error));
-  OK(rdzv_agent_options_set_local_addr(options, TEXT("127.0.0.1"), &error));
-  OK(rdzv_agent_options_set_listen_addr(options, TEXT("127.0.0.1"), &error));
-  OK(rdzv_agent_options_set_log_dir(options, TEXT("/dev/null"), &error));
+static rdzv_agent_options options_for_workers(uint32_t workers) {
+  return (rdzv_agent_options){.struct_size = sizeof(rdzv_agent_options),
+                              .local_world_size = workers,
+                              .host_name = "here",
+                              .local_addr = "127.0.0.1",
+                              .listen_addr = "127.0.0.1",
+                              .log_dir = "/dev/null"};
+}
+
+// Each worker runs this line of shell; good until the next call.
+rdzv_agent_options agent_shell(uint32_t workers, const char *script) {
+  static const char *arguments[] = {"-c", NULL, "worker", "${local_rank}"};
+  arguments[1] = script;
+  rdzv_agent_options options = options_for_workers(workers);
+  options.program = "sh";
+  options.arguments = arguments;
+  options.argument_count = 4;
   return options;
 }
 
-// Each worker runs this line of shell.
-static void set_shell(rdzv_agent_options *options, const char *script) {
-  const rdzv_bytes arguments[] = {BYTES("-c"), BYTES(script), BYTES("worker"), BYTES("${local_rank}")};
-  OK(rdzv_agent_options_set_program(options, TEXT("sh"), arguments, 4, &error));
-}
-
 // The handler is freed as soon as the agent has its share.
-static rdzv_agent *new_agent(const rdzv_server *server, rdzv_agent_options *options, const char *workers) {
-  rdzv_rendezvous_handler *handler = new_handler(server, workers);
+rdzv_agent *new_agent(const rdzv_server *server, const rdzv_agent_options *options) {
+  char workers[12];
+  snprintf(workers, sizeof workers, "%u", (unsigned)options->local_world_size);
+  rdzv_rendezvous_handler *handler = agent_handler(server, workers);
   rdzv_agent *agent = NULL;
   OK(rdzv_agent_new(NULL, options, handler, &agent, &error));
   rdzv_rendezvous_handler_free(handler);
-  rdzv_agent_options_free(options);
   return agent;
+}
+
+// Runs an agent to this outcome; its result is good as long as the agent.
+rdzv_agent_result run_to(const rdzv_agent *agent, int32_t wanted) {
+  rdzv_agent_result result = {.struct_size = sizeof result};
+  OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
+  CHECK_NUMBER(result.struct_size, sizeof result);
+  CHECK_NUMBER(result.outcome, wanted);
+  return result;
 }
 
 // What a listener has heard.
@@ -72,15 +88,14 @@ static void hear(void *user_data, const rdzv_agent_event *event) {
   switch (event->kind) {
     case RDZV_AGENT_EVENT_PHASE:
       if (event->to == RDZV_PHASE_RESTARTING)
-        snprintf(heard->restart_reason, sizeof heard->restart_reason, "%.*s", (int)event->message_len,
-                 (const char *)event->message);
+        snprintf(heard->restart_reason, sizeof heard->restart_reason, "%s", event->message);
       break;
     case RDZV_AGENT_EVENT_RUNNING:
       CHECK_NUMBER((long long)event->attempt, heard->running);
       heard->running += 1;
-      rdzv_worker_group_info info = {.struct_size = sizeof info};
-      OK(rdzv_worker_group_get_info(event->group, &info, &error));
-      CHECK(info.state == RDZV_WORKERS_HEALTHY && info.attempt == event->attempt && info.worker_count == 2);
+      CHECK_NUMBER(event->group->struct_size, sizeof *event->group);
+      CHECK(event->group->state == RDZV_WORKERS_HEALTHY && event->group->attempt == event->attempt);
+      CHECK(event->group->worker_count == 2 && event->group->workers[1]->pid > 0);
       CHECK_NUMBER(event->restarts_left, 2 - heard->running);
       heard->rendezvous_us = event->rendezvous_us;
       break;
@@ -91,7 +106,7 @@ static void hear(void *user_data, const rdzv_agent_event *event) {
     case RDZV_AGENT_EVENT_KILLING: heard->killing += 1; break;
     case RDZV_AGENT_EVENT_WORKERS_FAILED:
       heard->failed += 1;
-      CHECK(event->message_len > 100);
+      CHECK(strlen(event->message) > 100);
       break;
     case RDZV_AGENT_EVENT_OVER: heard->over += 1; break;
     default: FAIL("event %d", event->kind);
@@ -102,65 +117,71 @@ static void hear(void *user_data, const rdzv_agent_event *event) {
 
 void agent_restarts_its_workers_and_succeeds(void) {
   rdzv_server *server = start_server(NULL);
-  rdzv_agent_options *options = new_options(2);
-  set_shell(options,
-            "test \"$1\" = \"$LOCAL_RANK\" && test \"$ROLE_NAME$COLOUR\" = trainerred && test \"$PWD\" = / || exit 9; "
-            "test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0; test $RANK = 1 && exit 3; exec sleep 1000");
-  OK(rdzv_agent_options_set_role(options, TEXT("trainer"), &error));
-  OK(rdzv_agent_options_set_variable(options, TEXT("COLOUR"), TEXT("red"), &error));
-  OK(rdzv_agent_options_set_directory(options, TEXT("/"), &error));
-  OK(rdzv_agent_options_set_max_restarts(options, 1, &error));
-  OK(rdzv_agent_options_set_stop(options, SIGTERM, 10000, &error));
-  OK(rdzv_agent_options_set_kill_timeout_ms(options, 10000, &error));
-  OK(rdzv_agent_options_set_restart_backoff_ms(options, 0, &error));
-  OK(rdzv_agent_options_set_leftover_timeout_ms(options, 1000, &error));
-  OK(rdzv_agent_options_set_monitor_interval_ms(options, 100, &error));
-  OK(rdzv_agent_options_set_exit_barrier_timeout_ms(options, 10000, &error));
-  OK(rdzv_agent_options_set_start_timeout_ms(options, 60000, &error));
-  OK(rdzv_agent_options_set_rank_assignment(options, RDZV_RANKS_IDENTICAL, 10000, &error));
-  OK(rdzv_agent_options_set_devices(options, RDZV_DEVICES_ALL, &error));
-  OK(rdzv_agent_options_set_redirects(options, TEXT("0:3"), &error));
-  OK(rdzv_agent_options_set_tee(options, TEXT("1:1"), TEXT("${rank}: "), &error));
-  OK(rdzv_agent_options_set_console_filters(options, TEXT("0,1"), TEXT("loss"), TEXT(""), &error));
-  rdzv_agent *agent = new_agent(server, options, "2");
+  rdzv_agent_options options = agent_shell(
+      2, "test \"$1\" = \"$LOCAL_RANK\" && test \"$ROLE_NAME$COLOUR\" = trainerred=0 && test \"$PWD\" = / || exit 9; "
+         "test $MASTER_PORT = $PORT || exit 8; "
+         "test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0; test $RANK = 1 && exit 3; exec sleep 1000");
+  // A port that a server had a moment ago.
+  rdzv_server *other = start_server(NULL);
+  options.master_port = rdzv_server_port(other);
+  rdzv_server_free(other);
+  char port[16];
+  snprintf(port, sizeof port, "PORT=%u", (unsigned)options.master_port);
+  const char *environment[] = {"COLOUR=red=0", port};
+  options.environment = environment;
+  options.environment_count = 2;
+  options.role = "trainer";
+  options.directory = "/";
+  options.max_restarts = 1;
+  options.stop_signal = SIGTERM;
+  options.stop_timeout_ms = 10000;
+  options.kill_timeout_ms = 10000;
+  options.restart_backoff_ms = -1;
+  options.leftover_timeout_ms = 1000;
+  options.monitor_interval_ms = 100;
+  options.exit_barrier_timeout_ms = 10000;
+  options.start_timeout_ms = 60000;
+  options.rank_assignment = RDZV_RANKS_IDENTICAL;
+  options.assign_timeout_ms = 10000;
+  options.redirects = "0:3";
+  options.tee = "1:1";
+  options.line_prefix = "${rank}: ";
+  options.local_ranks_filter = "0,1";
+  options.duplicate_stdout_filters = "loss";
+  options.duplicate_stderr_filters = "";
+  rdzv_agent *agent = new_agent(server, &options);
 
-  rdzv_worker_group *before = NULL, *after = NULL;
+  const rdzv_worker_group *before = NULL, *after = NULL;
   OK(rdzv_agent_get_worker_group(agent, &before, &error));
   struct heard heard = {.agent = agent};
-  rdzv_agent_result *result = NULL;
+  rdzv_agent_result result = {.struct_size = sizeof result}, again = {.struct_size = sizeof again};
   FAILS(RDZV_UNSUPPORTED, rdzv_agent_get_result(agent, &result, &error));
   OK(rdzv_agent_run(agent, hear, &heard, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
-  size_t len = 0;
-  CHECK_LENT(rdzv_agent_result_reason(result, &len), len, "all workers succeeded");
-  CHECK_LENT(rdzv_agent_result_report(result, &len), len, "");
-  CHECK_LENT(rdzv_agent_result_report_json(result, &len), len, "null");
-  CHECK_NUMBER((long long)rdzv_agent_result_failure_count(result), 0);
-  CHECK_NUMBER((long long)rdzv_agent_result_returned_count(result), 0);
+  CHECK_NUMBER(result.outcome, RDZV_OUTCOME_SUCCEEDED);
+  CHECK_TEXT(result.reason, "all workers succeeded");
+  CHECK_TEXT(result.report, "");
+  CHECK_TEXT(result.report_json, "null");
+  CHECK(result.failure_count == 0 && result.returned_count == 0);
   CHECK(heard.running == 2 && heard.exited == 4 && heard.failed == 1 && heard.over == 1 && heard.killing == 0);
   CHECK(heard.rendezvous_us > 0);
   CHECK_TEXT(heard.restart_reason, "rank 1 (local rank 1) ended with exit code 3");
-  rdzv_agent_result_free(result);
-  // It runs once, and goes on telling how it ended.
+  // It runs once, and keeps its result.
   OK(rdzv_agent_run(agent, NULL, NULL, NULL, &error));
-  OK(rdzv_agent_get_result(agent, &result, &error));
-  rdzv_agent_result_free(result);
+  OK(rdzv_agent_get_result(agent, &again, &error));
+  CHECK(again.reason == result.reason);
 
   OK(rdzv_agent_get_worker_group(agent, &after, &error));
   rdzv_agent_free(agent);
-  rdzv_worker_group_info info = {.struct_size = sizeof info};
-  OK(rdzv_worker_group_get_info(before, &info, &error));
-  CHECK(info.state == RDZV_WORKERS_INIT && info.group_rank == -1 && info.round == -1 && info.worker_count == 0);
-  OK(rdzv_worker_group_get_info(after, &info, &error));
-  CHECK_NUMBER(info.struct_size, sizeof info);
-  CHECK(info.state == RDZV_WORKERS_SUCCEEDED && info.group_rank == 0 && info.group_world_size == 1);
-  CHECK(info.round == 1 && info.attempt == 1 && info.restart_count == 1 && info.worker_count == 2);
-  CHECK_LENT(rdzv_worker_group_role(after, &len), len, "trainer");
-  rdzv_worker worker = {.struct_size = sizeof worker};
-  OK(rdzv_worker_group_worker(after, 1, &worker, &error));
-  CHECK(worker.local_rank == 1 && worker.global_rank == 1 && worker.role_rank == 1 && worker.world_size == 2);
-  CHECK(worker.role_world_size == 2 && worker.pid > 0 && worker.has_exited == 1 && worker.exit_code == 0);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_worker_group_worker(after, 2, &worker, &error));
+  CHECK(before->state == RDZV_WORKERS_INIT && before->group_rank == -1 && before->round == -1);
+  CHECK_NUMBER((long long)before->worker_count, 0);
+  CHECK_NUMBER(after->struct_size, sizeof *after);
+  CHECK(after->state == RDZV_WORKERS_SUCCEEDED && after->group_rank == 0 && after->group_world_size == 1);
+  CHECK(after->round == 1 && after->attempt == 1 && after->restart_count == 1 && after->worker_count == 2);
+  CHECK_TEXT(after->role, "trainer");
+  const rdzv_worker *worker = after->workers[1];
+  CHECK_NUMBER(worker->struct_size, sizeof *worker);
+  CHECK(worker->local_rank == 1 && worker->global_rank == 1 && worker->role_rank == 1 && worker->world_size == 2);
+  CHECK(worker->role_world_size == 2 && worker->pid > 0 && worker->has_exited == 1 && worker->exit_code == 0);
   rdzv_worker_group_free(before);
   rdzv_worker_group_free(after);
   rdzv_server_free(server);
@@ -168,36 +189,27 @@ void agent_restarts_its_workers_and_succeeds(void) {
 
 void agent_tells_the_root_cause(void) {
   rdzv_server *server = start_server(NULL);
-  rdzv_agent_options *options = new_options(2);
-  set_shell(options, "test $RANK = 0 && exec sleep 1000; echo one >&2; echo two >&2; kill -SEGV $$$$");
-  OK(rdzv_agent_options_set_max_restarts(options, 0, &error));
+  rdzv_agent_options options =
+      agent_shell(2, "test $RANK = 0 && exec sleep 1000; echo one >&2; echo two >&2; kill -SEGV $$$$");
+  options.max_restarts = -1;
   // Kept out of the tests' own output.
-  OK(rdzv_agent_options_set_redirects(options, TEXT("3"), &error));
-  rdzv_agent *agent = new_agent(server, options, "2");
-  rdzv_agent_result *result = NULL;
-  OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
+  options.redirects = "3";
+  rdzv_agent *agent = new_agent(server, &options);
+  const rdzv_agent_result result = run_to(agent, RDZV_OUTCOME_FAILED);
+  CHECK_TEXT(result.reason, "rank 1 (local rank 1) was ended by SIGSEGV");
+  CHECK_NUMBER((long long)result.failure_count, 1);
+  const rdzv_worker_failure *failure = result.failures[0];
+  CHECK_NUMBER(failure->struct_size, sizeof *failure);
+  CHECK(failure->local_rank == 1 && failure->global_rank == 1 && failure->group_rank == 0 && failure->pid > 0);
+  CHECK(failure->exit_code == -SIGSEGV && failure->timestamp_s > 1700000000);
+  CHECK_TEXT(failure->signal, "SIGSEGV");
+  CHECK_TEXT(failure->host, "here");
+  CHECK(strlen(failure->message) > 0 && failure->callstack == NULL && failure->stderr_line_count == 2);
+  CHECK_TEXT(failure->stderr_lines[0], "one");
+  CHECK_TEXT(failure->stderr_lines[1], "two");
+  CHECK(strstr(result.report, "Root Cause") != NULL && strstr(result.report, "(SIGSEGV)") != NULL);
+  CHECK(strstr(result.report_json, "\"root_cause\":{") != NULL);
   rdzv_agent_free(agent);
-  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_FAILED);
-  size_t len = 0;
-  CHECK_LENT(rdzv_agent_result_reason(result, &len), len, "rank 1 (local rank 1) was ended by SIGSEGV");
-  CHECK_NUMBER((long long)rdzv_agent_result_failure_count(result), 1);
-  rdzv_worker_failure failure = {.struct_size = sizeof failure};
-  OK(rdzv_agent_result_failure(result, 0, &failure, &error));
-  CHECK_NUMBER(failure.struct_size, sizeof failure);
-  CHECK(failure.local_rank == 1 && failure.global_rank == 1 && failure.group_rank == 0 && failure.pid > 0);
-  CHECK(failure.exit_code == -SIGSEGV && failure.timestamp_s > 1700000000);
-  check_bytes(__FILE__, __LINE__, failure.signal, failure.signal_len, "SIGSEGV");
-  check_bytes(__FILE__, __LINE__, failure.host, failure.host_len, "here");
-  CHECK(failure.message_len > 0 && failure.callstack_len == 0 && failure.stderr_line_count == 2);
-  CHECK_LENT(rdzv_agent_result_stderr_line(result, 0, 1, &len), len, "two");
-  CHECK(rdzv_agent_result_stderr_line(result, 0, 2, &len) == NULL);
-  CHECK(rdzv_agent_result_stderr_line(result, 1, 0, &len) == NULL);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_result_failure(result, 1, &failure, &error));
-  const char *report = (const char *)rdzv_agent_result_report(result, &len);
-  CHECK(memmem(report, len, "Root Cause", 10) != NULL && memmem(report, len, "(SIGSEGV)", 9) != NULL);
-  report = (const char *)rdzv_agent_result_report_json(result, &len);
-  CHECK(memmem(report, len, "\"root_cause\":{", 14) != NULL);
-  rdzv_agent_result_free(result);
   rdzv_server_free(server);
 }
 
@@ -248,10 +260,10 @@ static void listen_to_timers(void *user_data, const rdzv_agent_event *event) {
   if (event->kind != RDZV_AGENT_EVENT_TIMER_EXPIRED) return;
   watched->timers += 1;
   CHECK_NUMBER(event->local_rank, 0);
-  snprintf(watched->message, sizeof watched->message, "%.*s", (int)event->message_len, (const char *)event->message);
+  snprintf(watched->message, sizeof watched->message, "%s", event->message);
 }
 
-static int skipped_under_valgrind(void) {
+int skipped_under_valgrind(void) {
   const char *preloaded = getenv("LD_PRELOAD");
   if (preloaded == NULL || strstr(preloaded, "vgpreload") == NULL) return 0;
   printf("not under valgrind: ");
@@ -262,16 +274,14 @@ void agents_are_watched(void) {
   // It knows no pidfd_open, without which nobody may set timers.
   if (skipped_under_valgrind()) return;
   rdzv_server *server = start_server(NULL);
-  rdzv_agent_options *options = new_options(1);
-  set_shell(options,
-            "test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0; "
-            "printf '{\"pid\": %d, \"scope_id\": \"step\", \"expiration_time\": 1, \"signal\": 9}\\n' $$$$ "
-            "> $TORCHELASTIC_TIMER_FILE; exec sleep 1000");
-  OK(rdzv_agent_options_set_max_restarts(options, 1, &error));
-  OK(rdzv_agent_options_set_timer_file(options, TEXT(new_path()), &error));
-  OK(rdzv_agent_options_set_stuck_timeout_ms(options, 3600000, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_stuck_timeout_ms(options, -1, &error));
-  rdzv_agent *agent = new_agent(server, options, "1");
+  rdzv_agent_options options = agent_shell(
+      1, "test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0; "
+         "printf '{\"pid\": %d, \"scope_id\": \"step\", \"expiration_time\": 1, \"signal\": 9}\\n' $$$$ "
+         "> $TORCHELASTIC_TIMER_FILE; exec sleep 1000");
+  options.max_restarts = 1;
+  options.timer_file = new_path();
+  options.stuck_timeout_ms = 3600000;
+  rdzv_agent *agent = new_agent(server, &options);
   struct watched watched = {0};
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_serve_health(agent, TEXT("here"), 0, &watched.health_port, &error));
   OK(rdzv_agent_serve_health(agent, TEXT("127.0.0.1"), 0, &watched.health_port, &error));
@@ -280,10 +290,8 @@ void agents_are_watched(void) {
   sink.metric = put_metric;
   sink.record = put_record;
   OK(rdzv_agent_add_sink(agent, &sink, &error));
-  rdzv_agent_result *result = NULL;
-  OK(rdzv_agent_run(agent, listen_to_timers, &watched, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
-  rdzv_agent_result_free(result);
+  OK(rdzv_agent_run(agent, listen_to_timers, &watched, NULL, &error));
+  run_to(agent, RDZV_OUTCOME_SUCCEEDED);
   CHECK_NUMBER(watched.gone, 0);
   rdzv_agent_free(agent);
   CHECK(watched.gone == 1 && watched.timers == 1 && watched.restarts_left == 0);
@@ -300,38 +308,33 @@ static void *stop_soon(void *user_data) {
   const long long deadline_ms = now_ms() + PATIENCE_MS;
   for (int32_t state = RDZV_WORKERS_INIT; state != RDZV_WORKERS_HEALTHY;) {
     CHECK(now_ms() < deadline_ms);
-    rdzv_worker_group *group = NULL;
+    const rdzv_worker_group *group = NULL;
     OK(rdzv_agent_get_worker_group(agent, &group, &error));
-    rdzv_worker_group_info info = {.struct_size = sizeof info};
-    OK(rdzv_worker_group_get_info(group, &info, &error));
-    state = info.state;
+    state = group->state;
     rdzv_worker_group_free(group);
     poll(NULL, 0, 1);
   }
-  FAILS(RDZV_REENTRANT, rdzv_agent_get_result(agent, &(rdzv_agent_result *){NULL}, &error));
+  rdzv_agent_result result = {.struct_size = sizeof result};
+  FAILS(RDZV_REENTRANT, rdzv_agent_get_result(agent, &result, &error));
   OK(rdzv_agent_pass_signal(agent, SIGURG, &error));
-  rdzv_agent_stop(agent);
+  OK(rdzv_agent_stop(agent, 0, &error));
   return NULL;
 }
 
 void agent_is_stopped_by_another_thread(void) {
   rdzv_server *server = start_server(NULL);
-  rdzv_agent_options *options = new_options(2);
-  set_shell(options, "exec sleep 1000");
-  rdzv_agent *agent = new_agent(server, options, "2");
+  const rdzv_agent_options options = agent_shell(2, "exec sleep 1000");
+  rdzv_agent *agent = new_agent(server, &options);
   pthread_t stopper;
   CHECK(pthread_create(&stopper, NULL, stop_soon, agent) == 0);
-  rdzv_agent_result *result = NULL;
-  OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
+  run_to(agent, RDZV_OUTCOME_STOPPED);
   CHECK(pthread_join(stopper, NULL) == 0);
-  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_STOPPED);
-  rdzv_agent_result_free(result);
   rdzv_agent_free(agent);
   rdzv_server_free(server);
 }
 
 // The next thing that a loop tells of an agent.
-static rdzv_agent_event next_of(rdzv_loop *loop, uint32_t number) {
+static rdzv_agent_event next_of(rdzv_loop *loop, const rdzv_loop_member *member) {
   const long long deadline_ms = now_ms() + PATIENCE_MS;
   rdzv_event event = {.struct_size = sizeof event};
   for (;;) {
@@ -342,7 +345,7 @@ static rdzv_agent_event next_of(rdzv_loop *loop, uint32_t number) {
     const long long left_ms = deadline_ms - now_ms();
     CHECK(left_ms > 0 && poll(&polled, 1, (int)left_ms) == 1);
   }
-  CHECK(event.kind == RDZV_EVENT_AGENT && event.store == number);
+  CHECK(event.kind == RDZV_EVENT_AGENT && event.member == member);
   rdzv_agent_event happened = {.struct_size = sizeof happened};
   OK(rdzv_loop_agent_event(loop, &happened, &error));
   return happened;
@@ -352,83 +355,82 @@ void agents_live_in_a_loop(void) {
   rdzv_server *server = start_server(NULL);
   rdzv_loop *loop = NULL;
   OK(rdzv_loop_new(NULL, &loop, &error));
-  rdzv_agent_options *options = new_options(1);
-  set_shell(options, "trap 'exit 0' USR1; echo > \"$READY\"; while :; do sleep 0.01; done");
-  const char *ready = new_path();
-  OK(rdzv_agent_options_set_variable(options, TEXT("READY"), TEXT(ready), &error));
-  rdzv_agent *agent = new_agent(server, options, "1");
-  uint32_t number = 0, again = 77;
-  OK(rdzv_loop_add_agent(loop, agent, &number, &error));
-  CHECK(number > 0);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_add_agent(loop, agent, &again, &error));
+  rdzv_agent_options options = agent_shell(1, "trap 'exit 0' USR1; echo > \"$READY\"; while :; do sleep 0.01; done");
+  char variable[512];
+  snprintf(variable, sizeof variable, "READY=%s", new_path());
+  const char *environment[] = {variable}, *ready = variable + strlen("READY=");
+  options.environment = environment;
+  options.environment_count = 1;
+  rdzv_agent *agent = new_agent(server, &options);
+  rdzv_loop_member *member = NULL, *again = NULL;
+  OK(rdzv_loop_add_agent(loop, agent, NULL, &member, &error));
+  CHECK(member != NULL);
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_add_agent(loop, agent, NULL, &again, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_run(agent, NULL, NULL, NULL, &error));
-  CHECK_NUMBER(again, 77);
+  CHECK(again == NULL);
   rdzv_agent_event event;
-  do event = next_of(loop, number);
+  do event = next_of(loop, member);
   while (event.kind != RDZV_AGENT_EVENT_RUNNING);
   for (const long long deadline_ms = now_ms() + PATIENCE_MS; access(ready, F_OK) != 0; poll(NULL, 0, 1))
     CHECK(now_ms() < deadline_ms);
   OK(rdzv_agent_pass_signal(agent, SIGUSR1, &error));
-  do event = next_of(loop, number);
+  do event = next_of(loop, member);
   while (event.kind != RDZV_AGENT_EVENT_EXITED);
   CHECK(event.exit_code == 0 && event.was_stopped == 0 && event.local_rank == 0);
-  do event = next_of(loop, number);
+  do event = next_of(loop, member);
   while (event.kind != RDZV_AGENT_EVENT_OVER);
-  rdzv_agent_result *result = NULL;
+  rdzv_agent_result result = {.struct_size = sizeof result};
   OK(rdzv_agent_get_result(agent, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
-  rdzv_agent_result_free(result);
-  OK(rdzv_loop_remove_agent(loop, number, &error));
-  OK(rdzv_loop_remove_agent(loop, number, &error));
+  CHECK_NUMBER(result.outcome, RDZV_OUTCOME_SUCCEEDED);
+  OK(rdzv_loop_remove(member, &error));
   OK(rdzv_agent_run(agent, NULL, NULL, NULL, &error));
   rdzv_agent_free(agent);
   unlink(ready);
 
   // One whose handle is freed goes on, and ends with the loop.
-  options = new_options(1);
-  set_shell(options, "exec sleep 1000");
-  agent = new_agent(server, options, "1");
-  OK(rdzv_loop_add_agent(loop, agent, &number, &error));
+  options = agent_shell(1, "exec sleep 1000");
+  agent = new_agent(server, &options);
+  OK(rdzv_loop_add_agent(loop, agent, NULL, &member, &error));
   rdzv_agent_free(agent);
   rdzv_loop_free(loop);
   rdzv_server_free(server);
 }
 
 static int32_t returns_its_rank(void *user_data, rdzv_worker_call *call) {
-  size_t len = 0;
-  const char *argument = (const char *)rdzv_worker_call_argument(call, 0, &len);
-  if (argument == NULL || rdzv_worker_call_argument(call, 1, NULL) != NULL) return 2;
+  if (call->struct_size != sizeof *call || call->argument_count != 1) return 2;
   char message[64];
-  const int count = snprintf(message, sizeof message, "%s %.*s of %s", (const char *)user_data, (int)len, argument,
+  const int count = snprintf(message, sizeof message, "%s %s of %s", (const char *)user_data, call->arguments[0],
                              getenv("WORLD_SIZE"));
   rdzv_worker_call_return(call, (const uint8_t *)message, (size_t)count);
   return 0;
+}
+
+rdzv_agent_options agent_function(uint32_t workers, rdzv_worker_fn function, void *user_data) {
+  rdzv_agent_options options = options_for_workers(workers);
+  options.function = function;
+  options.user_data = user_data;
+  options.master_addr = "127.0.0.1";
+  options.master_port = 1234;
+  return options;
 }
 
 void functions_are_workers(void) {
   // It gives a function's process an exit code of its own: nothing of the program is freed there.
   if (skipped_under_valgrind()) return;
   rdzv_server *server = start_server(NULL);
-  rdzv_agent_options *options = new_options(2);
   static char word[] = "rank";
-  OK(rdzv_agent_options_set_function(options, returns_its_rank, word, &error));
-  const rdzv_bytes arguments[] = {BYTES("${local_rank}")};
-  OK(rdzv_agent_options_set_arguments(options, arguments, 1, &error));
-  OK(rdzv_agent_options_set_master(options, TEXT("127.0.0.1"), 1234, &error));
-  rdzv_agent *agent = new_agent(server, options, "2");
+  rdzv_agent_options options = agent_function(2, returns_its_rank, word);
+  const char *arguments[] = {"${local_rank}"};
+  options.arguments = arguments;
+  options.argument_count = 1;
+  rdzv_agent *agent = new_agent(server, &options);
   // Not seen by the workers: it came too late.
   word[0] = 'R';
-  rdzv_agent_result *result = NULL;
-  OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
+  const rdzv_agent_result result = run_to(agent, RDZV_OUTCOME_SUCCEEDED);
   word[0] = 'r';
-  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
-  CHECK_NUMBER((long long)rdzv_agent_result_returned_count(result), 2);
-  uint64_t rank = 77;
-  size_t len = 0;
-  CHECK_LENT(rdzv_agent_result_returned(result, 1, &rank, &len), len, "rank 1 of 2");
-  CHECK_NUMBER((long long)rank, 1);
-  CHECK(rdzv_agent_result_returned(result, 2, &rank, &len) == NULL);
-  rdzv_agent_result_free(result);
+  CHECK_NUMBER((long long)result.returned_count, 2);
+  CHECK_LENT(result.returned[1].data, result.returned[1].len, "rank 1 of 2");
+  CHECK_NUMBER((long long)result.returned[1].global_rank, 1);
   rdzv_agent_free(agent);
   rdzv_server_free(server);
 }
@@ -449,43 +451,32 @@ void functions_return_long_values(void) {
   // As above.
   if (skipped_under_valgrind()) return;
   rdzv_server *server = start_server(NULL);
-  rdzv_agent_options *options = new_options(2);
   static size_t len = LONG_VALUE;
-  OK(rdzv_agent_options_set_function(options, returns_many_bytes, &len, &error));
-  OK(rdzv_agent_options_set_master(options, TEXT("127.0.0.1"), 1234, &error));
-  rdzv_agent *agent = new_agent(server, options, "2");
-  rdzv_agent_result *result = NULL;
-  OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
-  CHECK_NUMBER((long long)rdzv_agent_result_returned_count(result), 2);
+  rdzv_agent_options options = agent_function(2, returns_many_bytes, &len);
+  rdzv_agent *agent = new_agent(server, &options);
+  rdzv_agent_result result = run_to(agent, RDZV_OUTCOME_SUCCEEDED);
+  CHECK_NUMBER((long long)result.returned_count, 2);
   for (size_t worker = 0; worker < 2; ++worker) {
-    size_t got = 0, wrong = 0;
-    const uint8_t *bytes = rdzv_agent_result_returned(result, worker, NULL, &got);
-    CHECK_NUMBER((long long)got, LONG_VALUE);
-    for (size_t i = 0; i < got; ++i) wrong += bytes[i] != (uint8_t)(i * 31 >> 8);
+    size_t wrong = 0;
+    const rdzv_returned_value *value = &result.returned[worker];
+    CHECK_NUMBER((long long)value->len, LONG_VALUE);
+    for (size_t i = 0; i < value->len; ++i) wrong += value->data[i] != (uint8_t)(i * 31 >> 8);
     CHECK_NUMBER((long long)wrong, 0);
   }
-  rdzv_agent_result_free(result);
   rdzv_agent_free(agent);
   rdzv_server_free(server);
 
   // A value beyond the limit is a failure that tells its length and the limit.
   server = start_server(NULL);
   len = VALUE_MAX + 1u;
-  options = new_options(1);
-  OK(rdzv_agent_options_set_max_restarts(options, 0, &error));
-  OK(rdzv_agent_options_set_function(options, returns_many_bytes, &len, &error));
-  OK(rdzv_agent_options_set_master(options, TEXT("127.0.0.1"), 1234, &error));
-  agent = new_agent(server, options, "1");
-  OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_FAILED);
-  CHECK_NUMBER((long long)rdzv_agent_result_returned_count(result), 0);
-  rdzv_worker_failure failure = {.struct_size = sizeof failure};
-  OK(rdzv_agent_result_failure(result, 0, &failure, &error));
-  CHECK_NUMBER(failure.exit_code, 102);
-  CHECK_LENT(failure.message, failure.message_len,
+  options.local_world_size = 1;
+  options.max_restarts = -1;
+  agent = new_agent(server, &options);
+  result = run_to(agent, RDZV_OUTCOME_FAILED);
+  CHECK(result.returned_count == 0 && result.failure_count == 1);
+  CHECK_NUMBER(result.failures[0]->exit_code, 102);
+  CHECK_TEXT(result.failures[0]->message,
              "the function returned 268435457 bytes, and the limit of a worker's return value is 268435456 bytes");
-  rdzv_agent_result_free(result);
   rdzv_agent_free(agent);
   rdzv_server_free(server);
 }
@@ -507,10 +498,8 @@ static void tell(const struct cluster *of, int32_t kind, uint32_t local_rank, in
                                    .local_rank = local_rank,
                                    .pid = 100 + local_rank,
                                    .exit_code = code,
-                                   .message = (const uint8_t *)message,
-                                   .message_len = strlen(message),
-                                   .host = (const uint8_t *)"far",
-                                   .host_len = 3};
+                                   .message = message,
+                                   .host = "far"};
   OK(rdzv_workers_notify(of->workers, &event, &error));
 }
 
@@ -519,25 +508,13 @@ static void begin(void *user_data, rdzv_workers *workers) { ((struct cluster *)u
 static rdzv_status start(void *user_data, const rdzv_worker_start *given) {
   struct cluster *of = user_data;
   of->starts += 1;
-  const rdzv_worker_group *group = rdzv_worker_start_group(given);
-  rdzv_worker_group_info info = {.struct_size = sizeof info};
-  OK(rdzv_worker_group_get_info(group, &info, &error));
-  of->attempt = info.attempt;
-  of->count = info.worker_count;
-  rdzv_list *names = rdzv_list_new(), *values = rdzv_list_new();
-  OK(rdzv_worker_start_environment(given, 1, names, values, &error));
+  CHECK_NUMBER(given->struct_size, sizeof *given);
+  of->attempt = given->group->attempt;
+  of->count = (uint32_t)given->group->worker_count;
   int found = 0;
-  for (size_t i = 0; i < rdzv_list_count(names); ++i) {
-    size_t len = 0;
-    const uint8_t *name = rdzv_list_item(names, i, &len);
-    if (len != 4 || memcmp(name, "RANK", 4) != 0) continue;
-    CHECK_ITEM(values, i, "1");
-    found += 1;
-  }
+  for (const char *const *variable = given->environments[1]; *variable != NULL; ++variable)
+    found += strcmp(*variable, "RANK=1") == 0;
   CHECK_NUMBER(found, 1);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_worker_start_environment(given, 2, names, values, &error));
-  rdzv_list_free(names);
-  rdzv_list_free(values);
   if (of->can_start != RDZV_OK) return of->can_start;
   for (uint32_t i = 0; i < of->count; ++i) tell(of, RDZV_WORKER_STARTED, i, 0, "");
   if (of->starts == 1) tell(of, RDZV_WORKER_EXITED, 1, -SIGBUS, "the memory of the far host is broken");
@@ -578,43 +555,35 @@ static rdzv_workers_vtable vtable_of(struct cluster *cluster) {
                                .destroy = destroy};
 }
 
-static rdzv_agent_result *run_cluster(const rdzv_server *server, struct cluster *cluster) {
+// Runs an agent over the cluster to this outcome, for a reason that contains these words.
+static void run_cluster(const rdzv_server *server, struct cluster *cluster, int32_t wanted, const char *reason) {
   const rdzv_workers_vtable vtable = vtable_of(cluster);
-  rdzv_agent_options *options = new_options(2);
-  OK(rdzv_agent_options_set_max_restarts(options, 1, &error));
-  rdzv_rendezvous_handler *handler = new_handler(server, "2");
+  rdzv_agent_options options = options_for_workers(2);
+  options.max_restarts = 1;
+  rdzv_rendezvous_handler *handler = agent_handler(server, "2");
   rdzv_agent *agent = NULL;
-  OK(rdzv_agent_new_custom(NULL, options, handler, &vtable, &agent, &error));
+  OK(rdzv_agent_new_custom(NULL, &options, handler, &vtable, &agent, &error));
   rdzv_rendezvous_handler_free(handler);
-  rdzv_agent_options_free(options);
-  rdzv_agent_result *result = NULL;
-  OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
+  const rdzv_agent_result result = run_to(agent, wanted);
+  CHECK(strstr(result.reason, reason) != NULL);
   rdzv_agent_free(agent);
   // The program might end now: everything has been called.
   struct pollfd polled = {cluster->destroyed[0], POLLIN, 0};
   char told = 0;
   CHECK(poll(&polled, 1, 0) == 1 && read(cluster->destroyed[0], &told, 1) == 1);
   CHECK(close(cluster->destroyed[0]) == 0 && close(cluster->destroyed[1]) == 0);
-  return result;
 }
 
 void own_code_supervises_workers(void) {
   rdzv_server *server = start_server(NULL);
   struct cluster cluster = {.workers = NULL};
-  rdzv_agent_result *result = run_cluster(server, &cluster);
-  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
+  run_cluster(server, &cluster, RDZV_OUTCOME_SUCCEEDED, "all workers succeeded");
   CHECK(cluster.starts == 2 && cluster.signals >= 1 && cluster.kills == 0 && cluster.passes == 0);
-  rdzv_agent_result_free(result);
 
   rdzv_server *other = start_server(NULL);
   struct cluster full = {.can_start = RDZV_EXHAUSTED};
-  result = run_cluster(other, &full);
-  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_FAILED);
+  run_cluster(other, &full, RDZV_OUTCOME_FAILED, "out of resources");
   CHECK(full.starts == 2);
-  size_t len = 0;
-  const char *reason = (const char *)rdzv_agent_result_reason(result, &len);
-  CHECK(memmem(reason, len, "out of resources", 16) != NULL);
-  rdzv_agent_result_free(result);
   rdzv_server_free(other);
   rdzv_server_free(server);
 }
@@ -647,131 +616,158 @@ void agent_runs_the_program_that_was_found(void) {
   snprintf(folder, sizeof folder, "%s", new_path());
   CHECK(here >= 0 && search != NULL && mkdir(folder, 0700) == 0 && chdir(folder) == 0);
   FILE *file = fopen("trainer", "w");
-  CHECK(file != NULL && fputs("#!/bin/sh\ntest \"$PWD\" = /\n", file) >= 0 && fclose(file) == 0);
+  CHECK(file != NULL && fputs("#!/bin/sh\ntest \"$PWD\" = / && test \"$BOUND\" = \"$WANTED\"\n", file) >= 0 && fclose(file) == 0);
   CHECK(chmod("trainer", 0700) == 0 && setenv("PATH", ".", 1) == 0);
+  // The second time it is run by a numactl that says so.
+  file = fopen("numactl", "w");
+  const char *const numactl = "#!/bin/sh\ntest \"${1%%=*}\" = --physcpubind || exit 9\nshift\nexport BOUND=1\nexec \"$@\"\n";
+  CHECK(file != NULL && fputs(numactl, file) >= 0 && fclose(file) == 0);
   const char *names[] = {"./trainer", "trainer"};
   for (int i = 0; i < 2; ++i) {
     rdzv_server *server = start_server(NULL);
-    rdzv_agent_options *options = new_options(1);
-    OK(rdzv_agent_options_set_directory(options, TEXT("/"), &error));
-    OK(rdzv_agent_options_set_program(options, TEXT(names[i]), NULL, 0, &error));
-    OK(rdzv_agent_options_set_max_restarts(options, 0, &error));
-    rdzv_agent *agent = new_agent(server, options, "1");
-    rdzv_agent_result *result = NULL;
-    OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
-    CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_SUCCEEDED);
-    rdzv_agent_result_free(result);
+    rdzv_agent_options options = options_for_workers(1);
+    options.directory = "/";
+    options.program = names[i];
+    options.max_restarts = -1;
+    options.numa_binding = i == 0 ? RDZV_NUMA_NONE : RDZV_NUMA_NODE;
+    if (i == 1) {
+      const struct failure missing = {.status = RDZV_INVALID_ARGUMENT, .message_part = "numactl may not be run"};
+      rdzv_rendezvous_handler *handler = agent_handler(server, "1");
+      FAILS_LIKE(missing, rdzv_agent_new(NULL, &options, handler, &(rdzv_agent *){NULL}, &error));
+      rdzv_rendezvous_handler_free(handler);
+      CHECK(chmod("numactl", 0700) == 0);
+    }
+    const char *environment[] = {i == 0 ? "WANTED=" : "WANTED=1"};
+    options.environment = environment;
+    options.environment_count = 1;
+    rdzv_agent *agent = new_agent(server, &options);
+    run_to(agent, RDZV_OUTCOME_SUCCEEDED);
     rdzv_agent_free(agent);
     rdzv_server_free(server);
   }
   CHECK(setenv("PATH", search, 1) == 0 && fchdir(here) == 0 && close(here) == 0);
   char path[520];
   snprintf(path, sizeof path, "%s/trainer", folder);
+  CHECK(unlink(path) == 0);
+  snprintf(path, sizeof path, "%s/numactl", folder);
   CHECK(unlink(path) == 0 && rmdir(folder) == 0);
   free(search);
 }
 
+// Each of these options makes one field of good options bad.
+static void agent_options_are_checked(const rdzv_rendezvous_handler *handler) {
+  const rdzv_agent_options good = agent_shell(1, "exit 0");
+  const char *const empty_names[] = {"=x"}, *const no_values[] = {"A"}, *const nulls[] = {NULL};
+#define BAD(field, bad)                                                                    \
+  do {                                                                                     \
+    rdzv_agent_options options = good;                                                     \
+    options.field = (bad);                                                                 \
+    rdzv_agent *agent = NULL;                                                              \
+    FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new(NULL, &options, handler, &agent, &error)); \
+    CHECK(agent == NULL);                                                                  \
+  } while (false)
+  BAD(struct_size, 8);
+  BAD(local_world_size, 4097);
+  BAD(program, "/nonexistent");
+  BAD(program, "no-such-program");
+  BAD(program, NULL);
+  BAD(function, returns_its_rank);
+  BAD(arguments, NULL);
+  BAD(arguments, nulls);
+  BAD(environment_count, 1);
+  for (int i = 0; i < 2; ++i) {
+    rdzv_agent_options options = good;
+    options.environment = i == 0 ? empty_names : no_values;
+    options.environment_count = 1;
+    rdzv_agent *agent = NULL;
+    const struct failure wrong = {.status = RDZV_INVALID_ARGUMENT, .message_part = "which is not NAME=VALUE"};
+    FAILS_LIKE(wrong, rdzv_agent_new(NULL, &options, handler, &agent, &error));
+  }
+  BAD(role, "\xff");
+  BAD(host_name, "\xff");
+  BAD(local_addr, "\xff");
+  BAD(listen_addr, "\xff");
+  BAD(master_addr, "\xff");
+  BAD(rank_assignment, 2);
+  BAD(devices, 2);
+  BAD(numa_binding, 5);
+  BAD(max_restarts, -2);
+  BAD(stop_signal, 65);
+  BAD(stop_signal, -1);
+  BAD(stop_timeout_ms, -2);
+  BAD(leftover_timeout_ms, -2);
+  BAD(kill_timeout_ms, -1);
+  BAD(start_timeout_ms, -1);
+  BAD(restart_backoff_ms, -2);
+  BAD(exit_barrier_timeout_ms, -2);
+  BAD(assign_timeout_ms, -1);
+  BAD(monitor_interval_ms, -1);
+  BAD(stuck_timeout_ms, -1);
+  BAD(redirects, "4");
+  BAD(tee, "x");
+  BAD(line_prefix, "\xff");
+  BAD(local_ranks_filter, "x");
+  BAD(duplicate_stdout_filters, "\xff");
+  BAD(duplicate_stderr_filters, "\xff");
+#undef BAD
+}
+
 void agents_refuse_bad_arguments(void) {
   rdzv_server *server = start_server(NULL);
-  rdzv_agent_options *options = NULL;
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_new(0, &options, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_new(4097, &options, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_new(1, NULL, &error));
-  options = new_options(1);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_program(options, TEXT("/nonexistent"), NULL, 0, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_program(options, TEXT("no-such-program"), NULL, 0, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_program(options, TEXT("sh"), NULL, 1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_program(NULL, TEXT("sh"), NULL, 0, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_function(options, NULL, NULL, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_arguments(options, NULL, 1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_variable(options, TEXT(""), TEXT("x"), &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_variable(options, TEXT("A=B"), TEXT("x"), &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_directory(options, NULL, 1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_role(options, TEXT("\xff"), &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_name(options, NULL, 1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_max_restarts(NULL, 1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_stop(options, 0, 1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_stop(options, SIGTERM, -1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_kill_timeout_ms(options, -1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_restart_backoff_ms(options, -1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_leftover_timeout_ms(options, -1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_monitor_interval_ms(options, 0, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_exit_barrier_timeout_ms(options, -1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_start_timeout_ms(options, 0, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_rank_assignment(options, 2, 1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_devices(options, 2, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_local_addr(options, NULL, 1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_listen_addr(options, NULL, 1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_master(options, NULL, 1, 1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_log_dir(options, NULL, 1, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_redirects(options, TEXT("4"), &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_options_set_tee(options, TEXT("x"), NULL, 0, &error));
-  FAILS(RDZV_INVALID_ARGUMENT,
-        rdzv_agent_options_set_console_filters(options, TEXT("x"), NULL, 0, NULL, 0, &error));
-
-  rdzv_rendezvous_handler *handler = new_handler(server, "1");
+  rdzv_rendezvous_handler *handler = agent_handler(server, "1");
+  agent_options_are_checked(handler);
+  rdzv_agent_options options = options_for_workers(1);
   rdzv_agent *agent = NULL;
   const struct failure nothing = {.status = RDZV_INVALID_ARGUMENT, .message_part = "no program and no function"};
-  FAILS_LIKE(nothing, rdzv_agent_new(NULL, options, handler, &agent, &error));
-  set_shell(options, "exit 0");
-  OK(rdzv_agent_options_set_log_dir(options, TEXT("/dev/zero"), &error));
-  FAILS(RDZV_IO, rdzv_agent_new(NULL, options, handler, &agent, &error));
+  FAILS_LIKE(nothing, rdzv_agent_new(NULL, &options, handler, &agent, &error));
+  options = agent_shell(1, "exit 0");
+  options.log_dir = "/dev/zero";
+  FAILS(RDZV_IO, rdzv_agent_new(NULL, &options, handler, &agent, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new(NULL, NULL, handler, &agent, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new(NULL, options, NULL, &agent, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new(NULL, &options, NULL, &agent, &error));
   struct cluster cluster = {.workers = NULL};
   rdzv_workers_vtable vtable = vtable_of(&cluster);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new_custom(NULL, options, handler, NULL, &agent, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new_custom(NULL, options, NULL, &vtable, &agent, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new_custom(NULL, &options, handler, NULL, &agent, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new_custom(NULL, NULL, handler, &vtable, &agent, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new_custom(NULL, &options, NULL, &vtable, &agent, &error));
   vtable.start = NULL;
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new_custom(NULL, options, handler, &vtable, &agent, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new_custom(NULL, &options, handler, &vtable, &agent, &error));
   vtable.struct_size = 8;
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new_custom(NULL, options, handler, &vtable, &agent, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_new_custom(NULL, &options, handler, &vtable, &agent, &error));
   CHECK(close(cluster.destroyed[0]) == 0 && close(cluster.destroyed[1]) == 0);
   CHECK(agent == NULL);
 
-  OK(rdzv_agent_options_set_log_dir(options, TEXT("/dev/null"), &error));
-  OK(rdzv_agent_new(NULL, options, handler, &agent, &error));
+  options.log_dir = "/dev/null";
+  OK(rdzv_agent_new(NULL, &options, handler, &agent, &error));
   rdzv_rendezvous_handler_free(handler);
-  rdzv_agent_options_free(options);
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_run(NULL, NULL, NULL, NULL, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_stop_by_signal(agent, 0, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_stop(agent, -1, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_stop(NULL, 0, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_pass_signal(agent, 65, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_get_result(agent, NULL, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_get_worker_group(agent, NULL, &error));
   // Stopped before it has begun, it ends without workers.
-  OK(rdzv_agent_stop_by_signal(agent, SIGINT, &error));
-  rdzv_agent_result *result = NULL;
-  OK(rdzv_agent_run(agent, NULL, NULL, &result, &error));
-  CHECK_NUMBER(rdzv_agent_result_outcome(result), RDZV_OUTCOME_STOPPED);
-  size_t len = 0;
-  CHECK_LENT(rdzv_agent_result_reason(result, &len), len, "signal 2");
-  rdzv_worker_failure failure = {.struct_size = 8};
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_result_failure(result, 0, &failure, &error));
-  rdzv_agent_result_free(result);
+  OK(rdzv_agent_stop(agent, SIGINT, &error));
+  rdzv_agent_result result = run_to(agent, RDZV_OUTCOME_STOPPED);
+  CHECK_TEXT(result.reason, "signal 2");
+  result.struct_size = 8;
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_get_result(agent, &result, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_get_result(agent, NULL, &error));
   rdzv_loop *loop = NULL;
   OK(rdzv_loop_new(NULL, &loop, &error));
   rdzv_agent_event event = {.struct_size = sizeof event};
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_agent_event(loop, &event, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_add_agent(loop, NULL, &(uint32_t){0}, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_add_agent(loop, agent, NULL, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_remove_agent(NULL, 1, &error));
+  rdzv_loop_member *member = NULL;
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_add_agent(loop, NULL, NULL, &member, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_add_agent(loop, agent, NULL, NULL, &error));
   rdzv_loop_free(loop);
   rdzv_agent_free(agent);
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_workers_notify(NULL, NULL, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_worker_start_environment(NULL, 0, NULL, NULL, &error));
-  rdzv_worker_group_info info = {.struct_size = sizeof info};
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_worker_group_get_info(NULL, &info, &error));
 
   // NULL is nobody.
   rdzv_agent_free(NULL);
-  rdzv_agent_options_free(NULL);
-  rdzv_agent_result_free(NULL);
   rdzv_worker_group_free(NULL);
   rdzv_workers_free(NULL);
-  rdzv_agent_stop(NULL);
   rdzv_worker_call_return(NULL, NULL, 0);
-  CHECK(rdzv_worker_start_group(NULL) == NULL && rdzv_worker_call_argument(NULL, 0, NULL) == NULL);
-  CHECK(rdzv_agent_result_outcome(NULL) == -1 && rdzv_agent_result_report(NULL, NULL) == NULL);
   CHECK_TEXT(rdzv_worker_state_name(RDZV_WORKERS_HEALTHY), "HEALTHY");
   CHECK_TEXT(rdzv_worker_state_name(99), "UNKNOWN");
   CHECK_TEXT(rdzv_agent_phase_name(RDZV_PHASE_EXIT_BARRIER), "exit_barrier");

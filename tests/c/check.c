@@ -49,10 +49,10 @@ void check_failure(const char *file, int line, const char *call, rdzv_status out
   check_number(file, line, "the error's status", rdzv_error_status(error), wanted.status);
   const char *message = rdzv_error_message(error);
   if (*message == '\0') fail_at(file, line, "%s failed without a word", call);
-  if (rdzv_error_elapsed_ms(error) < 0) fail_at(file, line, "%s took less than no time", call);
-  if (wanted.operation) check_text(file, line, "the operation", rdzv_error_operation(error), wanted.operation);
-  if (wanted.peer) check_text(file, line, "the peer", rdzv_error_peer(error), wanted.peer);
-  if (wanted.phase) check_text(file, line, "the phase", rdzv_error_phase(error), wanted.phase);
+  if (info_of(error).elapsed_ms < 0) fail_at(file, line, "%s took less than no time", call);
+  if (wanted.operation) check_text(file, line, "the operation", info_of(error).operation, wanted.operation);
+  if (wanted.peer) check_text(file, line, "the peer", info_of(error).peer, wanted.peer);
+  if (wanted.phase) check_text(file, line, "the phase", info_of(error).phase, wanted.phase);
   // What the error tells in parts, its sentence tells too; of a lookup in other words.
   const char *phase = wanted.status == RDZV_UNRESOLVED ? "no address" : wanted.phase;
   const char *parts[] = {wanted.operation, wanted.peer, phase, wanted.message_part};
@@ -69,29 +69,36 @@ void check_bytes(const char *file, int line, const uint8_t *data, size_t len, co
   }
 }
 
+rdzv_error_info info_of(const rdzv_error *error) {
+  rdzv_error_info info = {.struct_size = sizeof info};
+  CHECK_NUMBER(rdzv_error_get_info(error, &info), RDZV_OK);
+  CHECK_NUMBER(info.struct_size, sizeof info);
+  return info;
+}
+
 rdzv_server *start_server(const rdzv_context *context) {
   rdzv_server *server = NULL;
-  OK(rdzv_server_start(context, NULL, &server, &error));
+  OK(rdzv_server_new(context, NULL, &server, &error));
   CHECK(server != NULL);
   return server;
 }
 
-rdzv_store_options *options_for(uint16_t port) {
-  rdzv_store_options *options = NULL;
-  OK(rdzv_store_options_new(&options, &error));
-  OK(rdzv_store_options_set_endpoint(options, TEXT("127.0.0.1"), port, &error));
-  OK(rdzv_store_options_set_timeout_ms(options, PATIENCE_MS, &error));
-  OK(rdzv_store_options_set_answer_timeout_ms(options, PATIENCE_MS, &error));
-  OK(rdzv_store_options_set_connect_timeout_ms(options, PATIENCE_MS, &error));
-  return options;
+rdzv_store_options options_for(uint16_t port) {
+  return (rdzv_store_options){
+      .struct_size = sizeof(rdzv_store_options),
+      .port = port,
+      .host = "127.0.0.1",
+      .timeout_ms = PATIENCE_MS,
+      .connect_timeout_ms = PATIENCE_MS,
+      .response_timeout_ms = PATIENCE_MS,
+  };
 }
 
 rdzv_store *connect_store(const rdzv_context *context, uint16_t port) {
-  rdzv_store_options *options = options_for(port);
+  const rdzv_store_options options = options_for(port);
   rdzv_store *store = NULL;
-  OK(rdzv_store_connect(context, options, &store, &error));
+  OK(rdzv_store_new(context, &options, &store, &error));
   CHECK(store != NULL);
-  rdzv_store_options_free(options);
   return store;
 }
 
@@ -150,4 +157,11 @@ const char *new_path(void) {
   CHECK(len < (int)sizeof path);
   CHECK(unlink(path) == 0 || errno == ENOENT);
   return path;
+}
+
+rdzv_rendezvous_info joined_info(const rdzv_rendezvous *joined) {
+  rdzv_rendezvous_info info = {.struct_size = sizeof info};
+  OK(rdzv_rendezvous_get_info(joined, &info, &error));
+  CHECK_NUMBER(info.struct_size, sizeof info);
+  return info;
 }

@@ -75,11 +75,50 @@ void check_bytes(const char *file, int line, const uint8_t *data, size_t len, co
     check_bytes(__FILE__, __LINE__, lent_bytes, (len), (expected));  \
   } while (false)
 
+#define CHECK_BYTES(bytes, expected) check_bytes(__FILE__, __LINE__, (bytes).data, (bytes).len, (expected))
+
+// What a request to a handler says.
+static inline rdzv_rpc_request_info request_info(const rdzv_rpc_request *request) {
+  rdzv_rpc_request_info info = {.struct_size = sizeof info};
+  OK(rdzv_rpc_request_get_info(request, &info, &error));
+  return info;
+}
+
+// What a worker says of itself.
+static inline rdzv_rpc_info worker_info(const rdzv_rpc *rpc) {
+  rdzv_rpc_info info = {.struct_size = sizeof info};
+  OK(rdzv_rpc_get_info(rpc, &info, &error));
+  return info;
+}
+
+// Options of an RPC worker over a store, and otherwise as given; NULL: the defaults.
+static inline rdzv_rpc_options options_over(const rdzv_store *store, const rdzv_rpc_options *options) {
+  rdzv_rpc_options over = {.struct_size = sizeof over};
+  if (options != NULL) over = *options;
+  over.store = store;
+  return over;
+}
+#define OVER(store, options) ((rdzv_rpc_options[1]){options_over((store), (options))})
+
+// All that an error tells.
+rdzv_error_info info_of(const rdzv_error *error);
+#define CHECK_KEY(error, index, expected) CHECK_NAMED(keys, key_count, error, index, expected)
+#define CHECK_NODE(error, index, expected) CHECK_NAMED(nodes, node_count, error, index, expected)
+#define CHECK_NAMED(items, count, error, index, expected)                                                       \
+  do {                                                                                                          \
+    const rdzv_error_info told = info_of(error);                                                                \
+    CHECK((index) < told.count);                                                                                \
+    check_bytes(__FILE__, __LINE__, told.items[(index)].data, told.items[(index)].len, (expected));             \
+  } while (false)
+
+// What a node learned when it joined.
+rdzv_rendezvous_info joined_info(const rdzv_rendezvous *joined);
+
 // A server on a free port of 127.0.0.1.
 rdzv_server *start_server(const rdzv_context *context);
 
 // Options for a server on 127.0.0.1 that can be connected to at once.
-rdzv_store_options *options_for(uint16_t port);
+rdzv_store_options options_for(uint16_t port);
 rdzv_store *connect_store(const rdzv_context *context, uint16_t port);
 
 // `127.0.0.1:PORT`; good until the call after the next.

@@ -1,6 +1,7 @@
 // What goes wrong outside the program: each has a status of its own, and a sentence that names operation, peer and
 // phase.
 #include "check.h"
+#include "ops.h"
 #include "operations.h"
 #include "peers.h"
 #include "tests.h"
@@ -15,21 +16,22 @@ void failures_leave_outputs_alone(void) {
   rdzv_server *server = start_server(NULL);
   rdzv_store *store = connect_store(NULL, rdzv_server_port(server));
   rdzv_buffer *buffer = rdzv_buffer_new();
-  rdzv_list *list = rdzv_list_new();
+  rdzv_op *op = rdzv_op_new(NULL);
   const rdzv_bytes keys[] = {BYTES("key"), BYTES("missing")};
   OK(rdzv_store_set(store, TEXT("key"), TEXT("kept"), -1, &error));
   OK(rdzv_store_get(store, TEXT("key"), -1, buffer, &error));
-  OK(rdzv_store_multi_get(store, keys, 1, -1, list, &error));
 
   struct failure late = {RDZV_TIMED_OUT, "get", rdzv_server_address(server), "waiting", "missing"};
   FAILS_LIKE(late, rdzv_store_get(store, TEXT("missing"), SHORT_MS, buffer, &error));
   FAILS_LIKE(late, rdzv_store_get(store, TEXT("missing"), 0, buffer, &error));
   late.operation = "multi_get", late.message_part = "1 more key";
-  FAILS_LIKE(late, rdzv_store_multi_get(store, keys, 2, SHORT_MS, list, &error));
+  OK(rdzv_op_multi_get(op, keys, 2, &error));
+  FAILS_LIKE(late, rdzv_store_perform(store, op, SHORT_MS, &error));
   late.operation = "wait", late.message_part = "missing";
   FAILS_LIKE(late, rdzv_store_wait(store, keys + 1, 1, SHORT_MS, &error));
   late.operation = "queue_pop";
-  FAILS_LIKE(late, rdzv_store_queue_pop(store, TEXT("missing"), SHORT_MS, buffer, &error));
+  OK(rdzv_op_queue_pop(op, TEXT("missing"), &error));
+  FAILS_LIKE(late, rdzv_store_perform(store, op, SHORT_MS, &error));
   late.operation = "barrier", late.message_part = "meeting";
   FAILS_LIKE(late, rdzv_store_barrier(store, TEXT("meeting"), 2, SHORT_MS, &error));
   late.message_part = NULL;
@@ -37,13 +39,11 @@ void failures_leave_outputs_alone(void) {
   FAILS_LIKE(late, rdzv_store_wait_for_workers(store, 2, SHORT_MS, &error));
   // The keys of a failed call are the caller's own.
   rdzv_error *details = NULL;
-  CHECK_NUMBER(rdzv_store_multi_get(store, keys, 2, SHORT_MS, list, &details), RDZV_TIMED_OUT);
-  CHECK_NUMBER(rdzv_error_key_count(details), 2);
-  size_t len = 0;
-  const uint8_t *named = rdzv_error_key(details, 1, &len);
-  check_bytes(__FILE__, __LINE__, named, len, "missing");
-  CHECK(rdzv_error_key(details, 2, &len) == NULL);
-  CHECK(rdzv_error_elapsed_ms(details) >= SHORT_MS);
+  OK(rdzv_op_multi_get(op, keys, 2, &error));
+  CHECK_NUMBER(rdzv_store_perform(store, op, SHORT_MS, &details), RDZV_TIMED_OUT);
+  CHECK_NUMBER(info_of(details).key_count, 2);
+  CHECK_KEY(details, 1, "missing");
+  CHECK(info_of(details).elapsed_ms >= SHORT_MS);
   rdzv_error_free(details);
   rdzv_store_free(store);
   rdzv_server_free(server);
@@ -54,51 +54,49 @@ void failures_leave_outputs_alone(void) {
   const struct failure cut = {RDZV_SERVER_GONE, "get", peer_text(peer_port(peer)), "receiving", "key"};
   FAILS_LIKE(cut, rdzv_store_get(store, TEXT("key"), PATIENCE_MS, buffer, &error));
   // A multi_get asks when its wait is over: to it, the same bytes are ones that nobody asked for.
-  FAILS(RDZV_WRONG_PROTOCOL, rdzv_store_multi_get(store, keys, 1, PATIENCE_MS, list, &error));
+  OK(rdzv_op_multi_get(op, keys, 1, &error));
+  FAILS(RDZV_WRONG_PROTOCOL, rdzv_store_perform(store, op, PATIENCE_MS, &error));
   rdzv_store_free(store);
   peer_stop(peer);
 
   CHECK_BUFFER(buffer, "kept");
-  CHECK_NUMBER(rdzv_list_count(list), 1);
-  CHECK_ITEM(list, 0, "kept");
-  rdzv_buffer_free(buffer);
-  rdzv_list_free(list);
+    rdzv_buffer_free(buffer);
+  rdzv_op_free(op);
 }
 
 // Connects where that cannot succeed.
-static void connecting_fails(rdzv_store_options *options, struct failure wanted) {
+static void connecting_fails(rdzv_store_options options, struct failure wanted) {
   rdzv_store *store = NULL;
   wanted.operation = "connect";
-  FAILS_LIKE(wanted, rdzv_store_connect(NULL, options, &store, &error));
-  CHECK_NUMBER(rdzv_store_connect(NULL, options, &store, NULL), wanted.status);
+  FAILS_LIKE(wanted, rdzv_store_new(NULL, &options, &store, &error));
+  CHECK_NUMBER(rdzv_store_new(NULL, &options, &store, NULL), wanted.status);
   CHECK(store == NULL);
 }
 
 void addresses_that_do_not_answer(void) {
   uint16_t port = 0;
   const int taken = refusing_socket(&port);
-  rdzv_store_options *options = options_for(port);
+  rdzv_store_options options = options_for(port);
   struct failure wanted = {RDZV_REFUSED, NULL, peer_text(port), "connecting", NULL};
-  // 0 tries once; a little more tries again, and says in the end what was wrong all the time.
-  OK(rdzv_store_options_set_connect_timeout_ms(options, 0, &error));
+  // -1 tries once; a little more tries again, and says in the end what was wrong all the time.
+  options.connect_timeout_ms = -1;
   connecting_fails(options, wanted);
-  OK(rdzv_store_options_set_connect_timeout_ms(options, SHORT_MS, &error));
+  options.connect_timeout_ms = SHORT_MS;
   connecting_fails(options, wanted);
   CHECK(close(taken) == 0);
 
-  OK(rdzv_store_options_set_connect_timeout_ms(options, 0, &error));
-  OK(rdzv_store_options_set_endpoint(options, TEXT("nowhere.invalid"), 29500, &error));
+  options.connect_timeout_ms = -1;
+  options.host = "nowhere.invalid";
+  options.port = 29500;
   wanted = (struct failure){RDZV_UNRESOLVED, NULL, "nowhere.invalid:29500", "resolving", NULL};
   connecting_fails(options, wanted);
-  rdzv_store_options_free(options);
 }
 
 static void connecting_to_peer_fails(enum conduct conduct, int64_t timeout_ms, rdzv_status status) {
   struct peer *peer = peer_start(conduct);
-  rdzv_store_options *options = options_for(peer_port(peer));
-  OK(rdzv_store_options_set_connect_timeout_ms(options, timeout_ms, &error));
+  rdzv_store_options options = options_for(peer_port(peer));
+  options.connect_timeout_ms = timeout_ms;
   connecting_fails(options, (struct failure){status, NULL, peer_text(peer_port(peer)), "greeting", NULL});
-  rdzv_store_options_free(options);
   peer_stop(peer);
 }
 
@@ -107,7 +105,7 @@ static void operations_fail(enum conduct conduct, rdzv_status status, const char
   struct peer *peer = peer_start(conduct);
   rdzv_store *store = connect_store(NULL, peer_port(peer));
   rdzv_buffer *buffer = rdzv_buffer_new();
-  rdzv_list *list = rdzv_list_new();
+  rdzv_op *op = rdzv_op_new(NULL);
   int64_t number = 77;
   int32_t flag = 77;
   const rdzv_bytes keys[] = {BYTES("a"), BYTES("b")};
@@ -127,18 +125,18 @@ static void operations_fail(enum conduct conduct, rdzv_status status, const char
       .number = &number,
       .flag = &flag,
       .buffer = buffer,
-      .list = list,
+      .op = op,
   };
   for (size_t i = 0; i < operation_count; ++i) {
     rdzv_error *details = NULL;
-    const rdzv_status outcome = operations[i].call(&given, &details);
+    const rdzv_status outcome = call_or_perform(&operations[i], &given, &details);
     const struct failure wanted = {status, operations[i].name, peer_text(peer_port(peer)), phase, NULL};
     check_failure(__FILE__, __LINE__, operations[i].name, outcome, details, wanted);
     rdzv_error_free(details);
-    CHECK(number == 77 && flag == 77 && rdzv_buffer_len(buffer) == 0 && rdzv_list_count(list) == 0);
+    CHECK(number == 77 && flag == 77 && rdzv_buffer_len(buffer) == 0);
   }
   rdzv_buffer_free(buffer);
-  rdzv_list_free(list);
+  rdzv_op_free(op);
   rdzv_store_free(store);
   peer_stop(peer);
 }
@@ -146,7 +144,7 @@ static void operations_fail(enum conduct conduct, rdzv_status status, const char
 void peers_that_are_no_stores(void) {
   connecting_to_peer_fails(ACCEPTS_AND_IS_SILENT, SHORT_MS, RDZV_TIMED_OUT);
   connecting_to_peer_fails(ANSWERS_GARBAGE, PATIENCE_MS, RDZV_WRONG_PROTOCOL);
-  connecting_to_peer_fails(CLOSES_AT_ONCE, 0, RDZV_SERVER_GONE);
+  connecting_to_peer_fails(CLOSES_AT_ONCE, -1, RDZV_SERVER_GONE);
   operations_fail(IGNORES_REQUESTS, RDZV_TIMED_OUT, NULL, 20);
   operations_fail(CLOSES_ON_REQUEST, RDZV_SERVER_GONE, NULL, PATIENCE_MS);
 

@@ -1,6 +1,7 @@
 // Panics within the library, provoked through functions that only a library for tests has: each ends at the border,
 // as a status, and the program goes on.
 #include "check.h"
+#include "ops.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -30,24 +31,19 @@ static void panic_within_a_call_poisons_the_handle(void) {
   CHECK_NUMBER(rdzv_server_stop(server, NULL), RDZV_POISONED);
   // What cannot fail reads on, and other handles are whole.
   CHECK_NUMBER(rdzv_server_port(server), port);
-  OK(rdzv_store_ping(store, -1, &error));
+  OK(store_ping(store, -1, &error));
   rdzv_server_free(server);
   rdzv_store_free(store);
 }
 
 static rdzv_agent *new_agent(void) {
-  rdzv_rendezvous_parameters *parameters = NULL;
-  OK(rdzv_rendezvous_parameters_new(TEXT("rdzv"), TEXT("localhost:0"), TEXT("run"), 1, 1, &parameters, &error));
+  const rdzv_rendezvous_parameters parameters = {
+      .struct_size = sizeof parameters, .backend = "rdzv", .endpoint = "localhost:0", .run_id = "run"};
   rdzv_rendezvous_handler *handler = NULL;
-  OK(rdzv_rendezvous_handler_new(NULL, parameters, &handler, &error));
-  rdzv_rendezvous_parameters_free(parameters);
-  rdzv_agent_options *options = NULL;
-  OK(rdzv_agent_options_new(1, &options, &error));
-  OK(rdzv_agent_options_set_program(options, TEXT("true"), NULL, 0, &error));
-  OK(rdzv_agent_options_set_log_dir(options, TEXT("/dev/null"), &error));
+  OK(rdzv_rendezvous_handler_new(NULL, &parameters, &handler, &error));
+  const rdzv_agent_options options = {.struct_size = sizeof options, .program = "true", .log_dir = "/dev/null"};
   rdzv_agent *agent = NULL;
-  OK(rdzv_agent_new(NULL, options, handler, &agent, &error));
-  rdzv_agent_options_free(options);
+  OK(rdzv_agent_new(NULL, &options, handler, &agent, &error));
   rdzv_rendezvous_handler_free(handler);
   return agent;
 }
@@ -56,11 +52,11 @@ static void panic_within_a_call_poisons_the_agent(void) {
   rdzv_agent *agent = new_agent();
   FAILS(RDZV_PANIC, rdzv_fault_panic_in_agent(agent, &error));
   FAILS(RDZV_POISONED, rdzv_agent_run(agent, NULL, NULL, NULL, &error));
-  rdzv_worker_group *group = NULL;
+  const rdzv_worker_group *group = NULL;
   FAILS(RDZV_POISONED, rdzv_agent_get_worker_group(agent, &group, &error));
   CHECK(group == NULL);
-  // What cannot fail goes on, and freeing ends what there is.
-  rdzv_agent_stop(agent);
+  // A stop is possible still, and freeing ends what there is.
+  OK(rdzv_agent_stop(agent, 0, &error));
   rdzv_agent_free(agent);
 }
 
@@ -69,25 +65,25 @@ static void panic_within_a_turn_of_a_loop_poisons_loop_and_agent(void) {
   OK(rdzv_fault_panic_in_turns(agent, &error));
   rdzv_loop *events = NULL;
   OK(rdzv_loop_new(NULL, &events, &error));
-  uint32_t number = 0;
-  OK(rdzv_loop_add_agent(events, agent, &number, &error));
+  rdzv_loop_member *member = NULL;
+  OK(rdzv_loop_add_agent(events, agent, NULL, &member, &error));
   struct pollfd polled = {rdzv_loop_fd(events), POLLIN, 0};
   rdzv_status status = RDZV_OK;
   while (status == RDZV_OK && poll(&polled, 1, PATIENCE_MS) == 1) status = rdzv_loop_poll(events, NULL);
   CHECK_NUMBER(status, RDZV_PANIC);
   FAILS(RDZV_POISONED, rdzv_loop_poll(events, &error));
   rdzv_loop_free(events);
-  rdzv_worker_group *group = NULL;
+  const rdzv_worker_group *group = NULL;
   FAILS(RDZV_POISONED, rdzv_agent_get_worker_group(agent, &group, &error));
   FAILS(RDZV_POISONED, rdzv_agent_run(agent, NULL, NULL, NULL, &error));
-  rdzv_agent_stop(agent);
+  OK(rdzv_agent_stop(agent, 0, &error));
   rdzv_agent_free(agent);
 }
 
 static void answer_empty(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
   (void)user_data;
   (void)request;
-  OK(rdzv_rpc_responder_answer(responder, NULL, 0, NULL, NULL, &error));
+  OK(rdzv_rpc_responder_send(responder, NULL, 0, NULL, NULL, &error));
 }
 
 static void give_back(void *user_data) { *(int *)user_data += 1; }
@@ -106,7 +102,7 @@ static rdzv_rpc *new_worker(const rdzv_context *context, const rdzv_store *store
   OK(rdzv_rpc_handlers_new(&handlers, &error));
   OK(rdzv_rpc_handlers_add(handlers, TEXT("empty"), RDZV_RPC_INLINE, answer_empty, NULL, NULL, &error));
   rdzv_rpc *rpc = NULL;
-  OK(rdzv_rpc_init_over_store(context, store, TEXT("alone"), 3, -1, NULL, handlers, &rpc, &error));
+  OK(rdzv_rpc_new(context, TEXT("alone"), 3, -1, OVER(store, NULL), handlers, &rpc, &error));
   rdzv_rpc_handlers_free(handlers);
   return rpc;
 }
@@ -114,7 +110,7 @@ static rdzv_rpc *new_worker(const rdzv_context *context, const rdzv_store *store
 static void panic_within_a_call_poisons_the_worker_and_gives_back_what_was_lent(void) {
   rdzv_context *context = NULL;
   rdzv_store *store = NULL;
-  OK(rdzv_context_new(&context, &error));
+  context = rdzv_context_new();
   OK(rdzv_store_new_hash(context, PATIENCE_MS, &store, &error));
   rdzv_rpc *rpc = new_worker(context, store);
   int given_back = 0;
@@ -132,14 +128,14 @@ static void panic_within_a_call_poisons_the_worker_and_gives_back_what_was_lent(
   rdzv_rpc_future *future = NULL, *none = NULL;
   rdzv_rpc_call_spec copied = call;
   copied.release = NULL;
-  OK(rdzv_rpc_start_call(rpc, &copied, &future, &error));
+  OK(rdzv_rpc_future_new(rpc, &copied, &future, &error));
   const struct failure wanted = {.status = RDZV_PANIC, .message_part = PROVOKED};
   FAILS_LIKE(wanted, rdzv_fault_panic_in_rpc(rpc, &call, &error));
   CHECK_NUMBER(given_back, 2);
   // From now on everything that can fail does, and gives back.
   FAILS(RDZV_POISONED, rdzv_fault_panic_in_rpc(rpc, &call, &error));
   FAILS(RDZV_POISONED, rdzv_rpc_call(rpc, &call, NULL, &error));
-  FAILS(RDZV_POISONED, rdzv_rpc_start_call(rpc, &call, &none, &error));
+  FAILS(RDZV_POISONED, rdzv_rpc_future_new(rpc, &call, &none, &error));
   FAILS(RDZV_POISONED, rdzv_rpc_call_with(rpc, &call, never_told, NULL, &error));
   FAILS(RDZV_POISONED, rdzv_rpc_notify(rpc, &call, &error));
   CHECK_NUMBER(given_back, 7);
@@ -151,7 +147,7 @@ static void panic_within_a_call_poisons_the_worker_and_gives_back_what_was_lent(
   FAILS(RDZV_POISONED, rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
   CHECK(none == NULL && workers == NULL);
   // What cannot fail reads on, and calls that were made before are whole.
-  CHECK_NUMBER(rdzv_rpc_id(rpc), 3);
+  CHECK_NUMBER(worker_info(rpc).id, 3);
   int32_t ended = 0;
   OK(rdzv_rpc_future_wait(future, -1, &ended, NULL, &error));
   CHECK_NUMBER(ended, 1);
@@ -186,10 +182,9 @@ static void panic_within_the_reactor_ends_that_server_only(void) {
   rdzv_fault_panic_in_reactor();
   // The next connection is an event, and the end of its server: its clients are cut off.
   rdzv_store *late = NULL;
-  rdzv_store_options *options = options_for(rdzv_server_port(server));
-  OK(rdzv_store_options_set_connect_timeout_ms(options, 0, &error));
-  CHECK(rdzv_store_connect(NULL, options, &late, NULL) != RDZV_OK);
-  rdzv_store_options_free(options);
+  rdzv_store_options options = options_for(rdzv_server_port(server));
+  options.connect_timeout_ms = -1;
+  CHECK(rdzv_store_new(NULL, &options, &late, NULL) != RDZV_OK);
   const rdzv_bytes keys[] = {BYTES("key")};
   CHECK(rdzv_store_wait(store, keys, 1, PATIENCE_MS, NULL) != RDZV_OK);
   // Its next call tells, and after that it is poisoned.

@@ -1,6 +1,6 @@
-// rendezvous_agent.hpp and rendezvous_custom_workers.hpp from a program's side.
+// rendezvous/agent.hpp and rendezvous/custom_workers.hpp from a program's side.
 #include <rendezvous.hpp>
-#include <rendezvous_custom_workers.hpp>
+#include <rendezvous/custom_workers.hpp>
 
 #include <chrono>
 #include <csignal>
@@ -50,11 +50,10 @@ T value_of(rdzv::result<T> result, int line) {
 #define VALUE(call) value_of((call), __LINE__)
 
 static_assert(std::is_nothrow_move_constructible_v<rdzv::agent> && !std::is_copy_constructible_v<rdzv::agent>);
-static_assert(std::is_nothrow_move_constructible_v<rdzv::agent_result>);
 
 rdzv::rendezvous_handler handler_of_one(int workers) {
-  auto parameters = VALUE(rdzv::rendezvous_parameters::create("rdzv", "localhost:0", "run", 1, 1));
-  CHECK(parameters.set("local_world_size", workers));
+  rdzv::rendezvous_parameters parameters{"rdzv", "localhost:0", "run"};
+  parameters.config = "local_world_size=" + std::to_string(workers);
   return VALUE(rdzv::rendezvous_handler::create(parameters));
 }
 
@@ -63,17 +62,21 @@ rdzv::agent_options options_of_two() {
   options.local_world_size = 2;
   options.log_dir = "/dev/null";
   options.local_addr = "127.0.0.1";
-  options.name = "here";
+  options.host_name = "here";
   return options;
 }
 
 void programs() {
   rdzv::agent_options options = options_of_two();
   options.program = "sh";
-  options.arguments = {"-c", "test $RANK = 0 && exec sleep 1000; echo why >&2; exit 7"};
+  options.arguments = {"-c", "test $RANK = 0 && exec sleep 1000; test $A = b=c && echo why >&2; exit 7"};
   options.redirects = "3";
   options.max_restarts = 1;
-  options.environment = {{"A", "b"}};
+  options.environment = {{"A", "b=c"}};
+  options.restart_backoff = 0ms;
+  options.stop_timeout = 10s;
+  options.rank_assignment = rdzv::rank_assignment::identical;
+  options.duplicate_stderr_filters = "why";
   auto agent = VALUE(rdzv::agent::create(options, handler_of_one(2)));
   CHECK(VALUE(agent.worker_group()).state == rdzv::worker_state::init);
   struct {
@@ -100,19 +103,36 @@ void programs() {
     if (event.kind == rdzv::agent_event_kind::workers_failed) reports += event.message.empty() ? 0 : 1;
   }));
   CHECK(running == 2 && reports == 2 && seen.metrics > 0 && seen.records > 2);
-  CHECK(!result.succeeded() && result.verdict() == rdzv::verdict::failed);
-  CHECK(result.reason() == "rank 1 (local rank 1) ended with exit code 7");
-  const auto failures = result.failures();
+  CHECK(!result.succeeded() && result.outcome == rdzv::agent_outcome::failed);
+  CHECK(result.reason == "rank 1 (local rank 1) ended with exit code 7");
+  const auto& failures = result.failures;
   CHECK(failures.size() == 1 && failures[0].exit_code == 7 && failures[0].signal.empty());
   CHECK(failures[0].host == "here" && failures[0].global_rank == 1);
   CHECK(failures[0].stderr_tail == std::vector<std::string>{"why"});
-  CHECK(result.report().find("Root Cause") != std::string::npos && result.report_json().front() == '{');
+  CHECK(result.report.find("Root Cause") != std::string::npos && result.report_json.front() == '{');
   const auto group = VALUE(agent.worker_group());
   CHECK(group.state == rdzv::worker_state::failed && rdzv::name(group.state) == "FAILED");
   CHECK(group.role == "default" && group.restart_count == 1 && *group.group_rank == 0 && *group.round == 1);
   CHECK(*group.workers[1].exit_code == 7 && group.workers[1].world_size == 2);
-  CHECK(VALUE(agent.get_result()).reason() == result.reason());
+  CHECK(VALUE(agent.get_result()).reason == result.reason);
 
+  const auto refused = [&](const char* part, auto change) {
+    rdzv::agent_options changed = options;
+    change(changed);
+    const auto failure = rdzv::agent::create(changed, handler_of_one(2)).error();
+    CHECK(failure.code() == rdzv::status::invalid_argument);
+    CHECK(failure.message().find(part) != std::string::npos);
+  };
+  refused("kill_timeout_ms", [](auto& of) { of.kill_timeout = 0ms; });
+  refused("exit_barrier_timeout_ms", [](auto& of) { of.exit_barrier_timeout = -1ms; });
+  refused("local world size", [](auto& of) { of.local_world_size = 0; });
+  refused("program and a function", [](auto& of) { of.function = [](rdzv::worker_call&) { return 0; }; });
+  refused("numa_binding", [](auto& of) {
+    of.program.clear();
+    of.function = [](rdzv::worker_call&) { return 0; };
+    of.numa_binding = rdzv::numa_binding::socket;
+  });
+  refused("not NAME=VALUE", [](auto& of) { of.environment = {{"", "x"}}; });
   options.program = "/nonexistent";
   CHECK(rdzv::agent::create(options, handler_of_one(2)).error().code() == rdzv::status::invalid_argument);
 }
@@ -133,7 +153,7 @@ void stopping() {
     if (event.kind == rdzv::agent_event_kind::running) runs.set_value();
   }));
   stopper.join();
-  CHECK(result.verdict() == rdzv::verdict::stopped);
+  CHECK(result.outcome == rdzv::agent_outcome::stopped);
 }
 
 void loop() {
@@ -141,22 +161,22 @@ void loop() {
   rdzv::agent_options options = options_of_two();
   options.program = "true";
   auto agent = VALUE(rdzv::agent::create(options, handler_of_one(2)));
-  const std::uint32_t number = VALUE(rdzv::add_agent(loop, agent));
+  const auto member = VALUE(rdzv::add_agent(loop, agent));
   bool over = false;
   for (const auto deadline = std::chrono::steady_clock::now() + patience; !over;) {
     CHECK(std::chrono::steady_clock::now() < deadline);
     pollfd polled{loop.fd(), POLLIN, 0};
     CHECK(poll(&polled, 1, 1000) >= 0);
-    CHECK(loop.turn());
+    CHECK(loop.poll());
     while (auto event = VALUE(loop.next_event())) {
-      CHECK(event->kind == rdzv::event_kind::agent && event->store == number);
+      CHECK(event->kind == rdzv::event_kind::agent && event->member == member);
       const auto happened = VALUE(rdzv::agent_event_of(loop));
       if (happened.kind == rdzv::agent_event_kind::phase) CHECK(!rdzv::name(happened.to).empty());
       over |= happened.kind == rdzv::agent_event_kind::over;
     }
   }
   CHECK(VALUE(agent.get_result()).succeeded());
-  CHECK(rdzv::remove_agent(loop, number));
+  CHECK(loop.remove(member));
 }
 
 // Whether it gives forked processes an exit code of its own: nothing of the program is freed there.
@@ -170,14 +190,18 @@ void functions() {
   rdzv::agent_options options = options_of_two();
   const std::string word = "rank ";
   options.arguments = {"${local_rank}"};
+  options.master_addr = "127.0.0.1";
+  options.master_port = 1234;
+  options.max_restarts = 0;
   options.function = [word](rdzv::worker_call& call) {
+    if (std::string(std::getenv("MASTER_PORT")) != "1234") return 2;
     call.set_returned(word + call.arguments().at(0));
     return 0;
   };
   auto agent = VALUE(rdzv::agent::create(options, handler_of_one(2)));
   auto result = VALUE(agent.run());
   using returned = std::vector<std::pair<std::uint64_t, std::string>>;
-  CHECK(result.succeeded() && result.returned() == (returned{{0, "rank 0"}, {1, "rank 1"}}));
+  CHECK(result.succeeded() && result.returned == (returned{{0, "rank 0"}, {1, "rank 1"}}));
 }
 
 // A cluster manager whose workers are nothing but words.
@@ -186,11 +210,10 @@ class message final : public rdzv::custom_workers {
   explicit message(std::promise<void> gone) : gone_(std::move(gone)) {}
   ~message() override { gone_.set_value(); }
   rdzv::status start(const rdzv::worker_start& given) override {
-    const auto group = VALUE(given.group());
-    attempt_ = group.attempt;
+    attempt_ = given.group.attempt;
     bool found = false;
-    for (const auto& [key, value] : VALUE(given.environment(1))) found |= key == "RANK" && value == "1";
-    CHECK(found && !given.environment(2));
+    for (const auto& [key, value] : given.environments.at(1)) found |= key == "RANK" && value == "1";
+    CHECK(found && given.environments.size() == 2);
     for (std::uint32_t i = 0; i < 2; ++i) CHECK(sender()->started(attempt_, i, 100 + i, "far"));
     if (attempt_ == 0) CHECK(sender()->exited(attempt_, 0, 3, "out of paper"));
     for (std::uint32_t i = 0; attempt_ == 1 && i < 2; ++i) CHECK(sender()->returned(attempt_, i, "done"));
@@ -216,7 +239,7 @@ void own_workers() {
     auto result = VALUE(agent.run([&](const rdzv::agent_event& event) {
       if (event.kind == rdzv::agent_event_kind::workers_failed) report = event.message;
     }));
-    CHECK(result.succeeded() && result.returned().size() == 2 && result.returned()[1].second == "done");
+    CHECK(result.succeeded() && result.returned.size() == 2 && result.returned[1].second == "done");
     CHECK(report.find("host      : far") != std::string::npos && report.find("out of paper") != std::string::npos);
   }
   CHECK(is_gone.wait_for(patience) == std::future_status::ready);
@@ -241,7 +264,7 @@ void exceptions_of_agents() {
   } catch (const std::runtime_error& thrown) {
     was_thrown = std::string_view(thrown.what()) == "out of ink";
   }
-  CHECK(was_thrown && VALUE(agent.get_result()).verdict() == rdzv::verdict::stopped);
+  CHECK(was_thrown && VALUE(agent.get_result()).outcome == rdzv::agent_outcome::stopped);
 
   // What nobody catches is recorded, and the program ends as ever.
   const auto folder = std::filesystem::temp_directory_path();

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -39,11 +40,20 @@ constexpr bool is_move_only = std::is_nothrow_move_constructible_v<T> && std::is
 // The next event; the descriptor tells when there may be one.
 inline rdzv::loop_event await_event(rdzv::event_loop& loop) {
   for (;;) {
-    CHECK(loop.turn());
+    CHECK(loop.poll());
     if (auto event = VALUE(loop.next_event())) return *std::move(event);
     pollfd polled{loop.fd(), POLLIN, 0};
     CHECK(poll(&polled, 1, static_cast<int>(std::chrono::milliseconds(patience).count())) == 1);
   }
 }
+
+// The next event ends this operation, whose result is returned.
+inline rdzv::result<rdzv_result> await_end(rdzv::event_loop& loop, const rdzv::operation& op) {
+  const rdzv::loop_event event = await_event(loop);
+  CHECK(event.kind == rdzv::event_kind::completed && event.op == op.c_handle());
+  return op.outcome();
+}
+
+inline std::string value_in(const rdzv_result& found) { return rdzv::detail::value_of(found); }
 
 #endif  // HPP_CHECK_HPP

@@ -1,4 +1,4 @@
-// rendezvous_native.hpp, and native stores in rendezvous_event_loop.hpp, from a program's side.
+// rendezvous/native_store.hpp, and native stores in rendezvous/loop.hpp, from a program's side.
 #include "hpp_check.hpp"
 
 #include <chrono>
@@ -19,8 +19,8 @@ namespace {
 using strings = std::vector<std::string>;
 
 static_assert(is_move_only<rdzv::native_store> && is_move_only<rdzv::watch> && is_move_only<rdzv::lease>);
-// What is put together is a plain value, and no store passes for a native one by itself.
-static_assert(std::is_copy_constructible_v<rdzv::txn> && std::is_copy_assignable_v<rdzv::batch>);
+static_assert(is_move_only<rdzv::operation>);
+// No store passes for a native one by itself.
 static_assert(!std::is_convertible_v<rdzv::store, rdzv::native_store>);
 
 rdzv::store_options named(const std::string& node) {
@@ -101,13 +101,13 @@ void leases(const rdzv::server& server) {
   rdzv::watch watch = VALUE(witness.watch_key("k"));
   {
     rdzv::lease lease = VALUE(store.grant_lease(0ms));
-    CHECK(lease.number() > 0 && lease.attach({"k"}) && store.set("k", "1") && lease.renew());
+    CHECK(lease.number() > 0 && store.attach_lease(lease, {"k"}) && store.set("k", "1") && store.renew_lease(lease));
     CHECK(VALUE(watch.next())->value == "1" && !VALUE(lease.wait_over(0ms)));
-    CHECK(VALUE(lease.revoke()) == 1 && !VALUE(watch.next())->value);
-    CHECK(lease.renew().error().code() == rdzv::status::not_found);
+    CHECK(VALUE(store.revoke_lease(lease)) == 1 && !VALUE(watch.next())->value);
+    CHECK(store.renew_lease(lease).error().code() == rdzv::status::not_found);
   }
   rdzv::lease brief = VALUE(store.grant_lease(30ms));
-  CHECK(brief.attach({"k"}) && store.set("k", "2"));
+  CHECK(store.attach_lease(brief, {"k"}) && store.set("k", "2"));
   CHECK(VALUE(brief.wait_over()) == RDZV_WHY_DEADLINE);
   CHECK(VALUE(watch.next())->value == "2" && !VALUE(watch.next())->value);
   rdzv::lease moved = rdzv::lease::adopt(brief.release());
@@ -125,41 +125,48 @@ void leases(const rdzv::server& server) {
   const auto began = std::chrono::steady_clock::now();
   {
     rdzv::native_store patient = VALUE(rdzv::native_store::connect("127.0.0.1", server.port(), options));
-    CHECK(VALUE(patient.grant_lease(0ms)).attach({"k"}) && patient.set("k", "3"));
+    CHECK(patient.attach_lease(VALUE(patient.grant_lease(0ms)), {"k"}) && patient.set("k", "3"));
   }
   CHECK(VALUE(watch.next())->value == "3" && !VALUE(watch.next())->value);
   CHECK(std::chrono::steady_clock::now() - began >= 199ms);
-  options.heartbeats_missed_max = 0;
+  options.heartbeat = 0ms;
   CHECK(rdzv::native_store::connect("127.0.0.1", server.port(), options).error().code() ==
         rdzv::status::invalid_argument);
 }
 
-void turns(const rdzv::server& server) {
+void batches_and_transactions(const rdzv::server& server) {
   rdzv::native_store store = connect(server, "ada");
-  rdzv::txn claim;
-  claim.require_absent("leader").set("leader", "ada").otherwise().add("late", 1);
-  const rdzv::txn_result won = VALUE(store.commit(claim)), lost = VALUE(store.commit(claim));
+  rdzv::operation claim, part;
+  claim.transaction().require_absent("leader").include(part.set("leader", "ada"));
+  claim.otherwise().include(part.add("late", 1));
+  CHECK(store.perform(claim));
+  const rdzv_result won = VALUE(claim.outcome());
+  CHECK(store.perform(claim));
+  const rdzv_result lost = VALUE(claim.outcome());
   CHECK(won.holds && !lost.holds && lost.revision > won.revision && VALUE(store.get("late")) == "1");
-  rdzv::txn rest;
-  rest.require_present("leader").require_revision("leader", won.revision).require_value("late", "1");
-  rest.append("leader", "!").delete_key("late").set("dir/a", "").delete_prefix("di");
-  const rdzv::txn copy = rest;
-  CHECK(VALUE(store.commit(copy)).holds && !VALUE(store.commit(rest)).holds);
+  rdzv::operation rest;
+  rest.transaction().require_present("leader").require_revision("leader", won.revision).require_value("late", "1");
+  rest.include(part.append("leader", "!")).include(part.delete_key("late"));
+  rest.include(part.set("dir/a", "")).include(part.delete_prefix("di"));
+  CHECK(store.perform(rest) && VALUE(rest.outcome()).holds);
+  CHECK(store.perform(rest) && !VALUE(rest.outcome()).holds);
   CHECK(VALUE(store.get("leader")) == "ada!" && !VALUE(store.check({"late"})) && !VALUE(store.check({"dir/a"})));
-  CHECK(VALUE(store.commit(rdzv::txn())).holds);
-  rdzv::txn endless;
-  for (int i = 0; i <= 131072; ++i) endless.require_absent("x");
-  CHECK(store.commit(endless).error().code() == rdzv::status::limit_exceeded);
+  // The first failure of a chain is that of the operation.
+  part.get("k");
+  CHECK(rest.transaction().include(part).include(rdzv::operation().set("k", "v")).failure()->code() ==
+        rdzv::status::invalid_argument);
+  CHECK(store.perform(rest).error().code() == rdzv::status::invalid_argument);
 
-  rdzv::batch batch;
-  batch.set("a", "x").append("a", "y").add("a", 1).add("n", 3).compare_set("c", "", "new").compare_set("no", "old", "new");
-  batch.queue_push("q", "item").queue_len("q").check("a").delete_key("none").delete_prefix("a");
-  const auto answers = VALUE(store.send(batch));
-  CHECK(answers.size() == 11 && answers[0].code == rdzv::status::ok && !answers[0].value);
-  CHECK(answers[2].code == rdzv::status::invalid_argument && answers[2].message.find("number") != std::string::npos);
-  CHECK(answers[3].number == 3 && answers[4].value == "new" && !answers[5].value && answers[7].number == 1);
-  CHECK(answers[8].number == 1 && answers[9].number == 0 && answers[10].number == 1);
-  CHECK(VALUE(store.send(rdzv::batch())).empty());
+  rdzv::operation batch;
+  batch.batch().include(part.set("a", "x")).include(part.add("a", 1)).include(part.add("n", 3));
+  batch.include(part.compare_set("c", "", "new")).include(part.compare_set("no", "old", "new"));
+  batch.include(part.queue_push("q", "item")).include(part.queue_len("q")).include(part.check({"a"}));
+  CHECK(store.perform(batch) && VALUE(batch.outcome()).part_count == 8);
+  CHECK(batch.part(1).error().code() == rdzv::status::invalid_argument);
+  CHECK(batch.part(1).error().message().find("number") != std::string::npos);
+  CHECK(VALUE(batch.part(2)).sum == 3 && value_in(VALUE(batch.part(3))) == "new");
+  CHECK(VALUE(batch.part(4)).value == nullptr && VALUE(batch.part(6)).count == 1 && VALUE(batch.part(7)).ready == 1);
+  CHECK(batch.part(8).error().code() == rdzv::status::invalid_argument);
   CHECK(VALUE(store.delete_prefix("")) > 0);
 }
 
@@ -170,104 +177,103 @@ void barriers(const rdzv::server& server) {
   auto late = ada.named_barrier("gate", strings{"ada", "bob"}, 30ms);
   CHECK(!late && late.error().code() == rdzv::status::timed_out && late.error().generation() == 2);
   CHECK(late.error().nodes() == strings{"bob"} && late.error().phase() == "waiting");
-  CHECK(VALUE(ada.named_barrier("alone", 1, patience, {"eve", 1})) == 1);
-  CHECK(ada.named_barrier("alone", 1, patience, {"eve", 7}).error().code() == rdzv::status::not_found);
+  rdzv::operation alone;
+  CHECK(ada.perform(alone.named_barrier("alone", 1, "eve", 1)) && VALUE(alone.outcome()).generation == 1);
+  CHECK(ada.perform(alone.named_barrier("alone", 1, "eve", 7)).error().code() == rdzv::status::not_found);
   CHECK(!VALUE(ada.cancel_named_barrier("gate")));
   auto waits = std::async(std::launch::async, [&] { return ada.named_barrier("gate", 2).error().code(); });
-  while (!VALUE(bob.cancel_named_barrier("gate", patience, "eve"))) {
+  while (!VALUE(bob.cancel_named_barrier("gate"))) {
   }
   CHECK(waits.get() == rdzv::status::cancelled);
 }
 
-// The next event of this operation goes well.
-rdzv::loop_event done(rdzv::event_loop& loop, rdzv::event_loop::operation operation) {
-  rdzv::loop_event event = await_event(loop);
-  if (event.code != rdzv::status::ok) std::fprintf(stderr, "%s\n", event.message.c_str());
-  CHECK(event.kind == rdzv::event_kind::completed && event.code == rdzv::status::ok && event.operation == operation);
-  return event;
+// Submits an operation, whose end comes next and goes well.
+rdzv_result done(rdzv::event_loop& loop, rdzv::event_loop::member member, rdzv::operation& op) {
+  CHECK(loop.submit(member, op));
+  return VALUE(await_end(loop, op));
 }
 
 void loops(const rdzv::server& server) {
   rdzv::event_loop loop = VALUE(rdzv::event_loop::create());
-  const auto store = VALUE(loop.add_native_store("127.0.0.1", server.port(), named("ada")));
-  CHECK(await_event(loop).kind == rdzv::event_kind::node_open);
-  done(loop, VALUE(loop.set(store, "k", "v")));
-  const auto watch = VALUE(loop.watch_prefix(store, "dir/"));
-  const std::uint64_t began = done(loop, watch).revision;
-  CHECK(began > 0);
-  const auto old = VALUE(loop.watch_key(store, "k", began));
-  done(loop, old);
+  int mark = 0;
+  const auto store = VALUE(loop.add_native_store(server.address(), named("ada"), &mark));
   rdzv::loop_event event = await_event(loop);
-  CHECK(event.kind == rdzv::event_kind::change && event.operation == old && event.value == "k");
-  CHECK(event.revision == began && event.items == strings{"v"});
-  CHECK(loop.cancel(store, old));
+  CHECK(event.kind == rdzv::event_kind::session_open && event.member == store && event.member_data == &mark);
+  rdzv::operation op, part, watch, old(&mark);
+  done(loop, store, op.set("k", "v"));
+  CHECK(loop.submit(store, watch.watch_prefix("dir/")));
+  CHECK(await_event(loop).kind == rdzv::event_kind::watching);
+  const std::uint64_t began = VALUE(watch.outcome()).revision;
+  CHECK(began > 0 && loop.submit(store, old.watch_key("k", began)));
   event = await_event(loop);
-  CHECK(event.kind == rdzv::event_kind::watch_over && event.code == rdzv::status::cancelled);
+  CHECK(event.kind == rdzv::event_kind::watching && event.op_data == &mark);
+  event = await_event(loop);
+  CHECK(event.kind == rdzv::event_kind::change && event.op == old.c_handle() && event.changed->key == "k");
+  CHECK(event.changed->revision == began && event.changed->value == "v");
+  CHECK(loop.cancel(old));
+  CHECK(await_end(loop, old).error().code() == rdzv::status::cancelled);
 
-  const auto lease = static_cast<std::uint64_t>(done(loop, VALUE(loop.grant_lease(store, 0ms))).number);
-  done(loop, VALUE(loop.attach_lease(store, lease, {"dir/a"})));
-  done(loop, VALUE(loop.renew_lease(store, lease)));
+  const std::uint64_t lease = done(loop, store, op.grant_lease(0ms)).lease;
+  done(loop, store, op.attach_lease(lease, {"dir/a"}));
+  done(loop, store, op.renew_lease(lease));
   rdzv::native_store other = connect(server, "eve");
-  rdzv::txn txn;
-  txn.require_absent("dir/a").set("dir/a", "1");
-  const auto revision = VALUE(other.commit(txn)).revision;
+  op.transaction().require_absent("dir/a").include(part.set("dir/a", "1"));
+  CHECK(other.perform(op));
+  const std::uint64_t revision = VALUE(op.outcome()).revision;
   event = await_event(loop);
-  CHECK(event.kind == rdzv::event_kind::change && event.value == "dir/a" && event.revision == revision);
-  event = done(loop, VALUE(loop.commit(store, txn)));
-  CHECK(event.number == 0 && event.revision == revision);
-  rdzv::batch batch;
-  batch.add("n", 5).add("k", 1).compare_set("c", "", "new");
-  event = done(loop, VALUE(loop.send(store, batch)));
-  CHECK(event.answers.size() == 3 && event.answers[0].number == 5 && event.items.empty() && event.members.empty());
-  CHECK(event.answers[1].code == rdzv::status::invalid_argument && event.answers[2].value == "new");
-  CHECK(done(loop, VALUE(loop.delete_prefix(store, "c"))).number == 1);
-  const auto brief = VALUE(loop.grant_lease(store, 20ms));
-  done(loop, brief);
+  CHECK(event.kind == rdzv::event_kind::change && event.changed->key == "dir/a");
+  CHECK(event.changed->revision == revision);
+  const rdzv_result again = done(loop, store, op);
+  CHECK(!again.holds && again.revision == revision);
+  op.batch().include(part.add("n", 5)).include(part.add("k", 1)).include(part.compare_set("c", "", "new"));
+  CHECK(done(loop, store, op).part_count == 3 && VALUE(op.part(0)).sum == 5);
+  CHECK(op.part(1).error().code() == rdzv::status::invalid_argument && value_in(VALUE(op.part(2))) == "new");
+  CHECK(done(loop, store, op.delete_prefix("c")).deleted == 1);
+  const std::uint64_t brief = done(loop, store, op.grant_lease(20ms)).lease;
   event = await_event(loop);
-  CHECK(event.kind == rdzv::event_kind::lease_over && event.operation == brief && event.number == RDZV_WHY_DEADLINE);
-  // The key of a lease that is revoked goes before the answer comes, or behind it.
-  const auto revoked = VALUE(loop.revoke_lease(store, lease));
+  CHECK(event.kind == rdzv::event_kind::lease_over && event.lease == brief && event.lease_why == RDZV_WHY_DEADLINE);
+  // The key of a lease that is revoked goes before the response comes, or after it.
+  CHECK(loop.submit(store, op.revoke_lease(lease)));
   for (int i = 0; i < 2; ++i) {
     event = await_event(loop);
     if (event.kind == rdzv::event_kind::change)
-      CHECK(event.value == "dir/a" && event.items.empty());
+      CHECK(event.changed->key == "dir/a" && !event.changed->value);
     else
-      CHECK(event.operation == revoked && event.number == 1);
+      CHECK(event.op == op.c_handle() && VALUE(op.outcome()).deleted == 1);
   }
 
-  CHECK(VALUE(loop.node_barrier(store, "gate", strings{"ada", "bob"}, 20ms)) > 0);
-  event = await_event(loop);
-  CHECK(event.code == rdzv::status::timed_out && event.nodes == strings{"bob"} && event.number > 0);
-  CHECK(event.message.find("bob") != std::string::npos);
-  const auto goodbye = VALUE(loop.shutdown(store));
-  done(loop, goodbye);
-  CHECK(await_event(loop).kind == rdzv::event_kind::node_over);
-  rdzv::txn endless;
-  for (int i = 0; i <= 131072; ++i) endless.require_absent("x");
-  CHECK(loop.commit(store, endless).error().code() == rdzv::status::limit_exceeded);
-  CHECK(loop.add_native_store("127.0.0.1", 0).error().code() == rdzv::status::invalid_argument);
+  CHECK(loop.submit(store, op.named_barrier("gate", strings{"ada", "bob"}), 20ms));
+  const auto late = await_end(loop, op);
+  CHECK(late.error().code() == rdzv::status::timed_out && late.error().nodes() == strings{"bob"});
+  CHECK(late.error().message().find("bob") != std::string::npos && late.error().generation() > 0);
+  done(loop, store, op.end_session());
+  CHECK(loop.add_native_store("127.0.0.1:0").error().code() == rdzv::status::invalid_argument);
 }
 
 rdzv::rendezvous_parameters node(const rdzv::server& server, const std::string& name, int nodes) {
-  auto made = VALUE(rdzv::rendezvous_parameters::create("rdzv", server.address(), "run" + name, nodes, nodes));
-  CHECK(made.set("node", name) && made.set("local_world_size", 3));
+  rdzv::rendezvous_parameters made{"rdzv", server.address(), "run" + name, nodes};
+  made.options = {{"node", name}, {"local_world_size", "3"}};
   return made;
 }
 
-void members_of_a_loop(const rdzv::server& server) {
+void nodes_of_a_loop(const rdzv::server& server) {
   rdzv::event_loop loop = VALUE(rdzv::event_loop::create());
   const auto parameters = node(server, "ada", 1);
-  const auto ada = VALUE(loop.add_node(parameters.c_handle()));
-  const auto joined = VALUE(loop.next_rendezvous(ada));
-  rdzv::loop_event event = await_event(loop);
-  while (event.kind != rdzv::event_kind::completed) event = await_event(loop);
-  CHECK(event.operation == joined && event.joined && event.joined->world_size == 3);
-  event = done(loop, VALUE(loop.members(ada, event.joined->round, 0, 8)));
-  CHECK(event.members.size() == 1 && event.members[0].node == "ada" && event.members[0].local_world_size == 3);
-  CHECK(event.members[0].node_rank == 0 && event.members[0].rank_first == 0 && !event.members[0].address.empty());
-  CHECK(event.items.empty() && event.answers.empty());
-  CHECK(done(loop, VALUE(loop.node_barrier(ada, "by name", strings{"ada"}))).number == 1);
-  CHECK(done(loop, VALUE(loop.node_barrier(ada, "by count", 1))).number == 1);
+  const auto ada = VALUE(loop.add_node(parameters));
+  rdzv::operation op;
+  CHECK(loop.submit(ada, op.next_rendezvous()));
+  while (await_event(loop).kind != rdzv::event_kind::completed) {
+  }
+  const rdzv::joined_round round = VALUE(op.round());
+  CHECK(round.world_size == 3 && !round.key_prefix.empty());
+  done(loop, ada, op.members(round.round, 0, 8));
+  const auto members = op.found_members();
+  CHECK(members.size() == 1 && members[0].node == "ada" && members[0].local_world_size == 3);
+  CHECK(members[0].node_rank == 0 && members[0].rank_first == 0 && !members[0].address.empty());
+  done(loop, ada, op.run_info());
+  CHECK(VALUE(op.state_of_run()).nodes == 1 && op.found_members().empty());
+  CHECK(done(loop, ada, op.named_barrier("by name", strings{"ada"})).generation == 1);
+  CHECK(done(loop, ada, op.named_barrier("by count", 1)).generation == 1);
 }
 
 #if defined(__cpp_exceptions)
@@ -295,23 +301,24 @@ void kinds_of_failure() {
   CHECK(compacted().error().code() == rdzv::status::compacted && compacted().error().revision() == 2);
 
   rdzv::lease lease = VALUE(store.grant_lease(0ms));
-  CHECK(lease.revoke().has_value());
-  CHECK(lease.renew().error().code() == rdzv::status::not_found);
+  CHECK(store.revoke_lease(lease).has_value());
+  CHECK(store.renew_lease(lease).error().code() == rdzv::status::not_found);
 
   // Three are awaited, and there it is said how; one of them dies.
   const strings all{"ada", "bob", "eve"};
   auto loop = VALUE(rdzv::event_loop::create());
-  const auto bob = VALUE(loop.add_native_store("127.0.0.1", server.port(), named("bob")));
-  CHECK(VALUE(loop.node_barrier(bob, "gate", all)) > 0);
-  while (VALUE(server.stats()).waiting == 0) CHECK(loop.turn());
+  const auto bob = VALUE(loop.add_native_store(server.address(), named("bob")));
+  rdzv::operation arrival;
+  CHECK(loop.submit(bob, arrival.named_barrier("gate", all)));
+  while (VALUE(server.stats()).waiting == 0) CHECK(loop.poll());
   const auto conflict = [&] { return store.named_barrier("gate", 2); };
   CHECK(conflict().error().code() == rdzv::status::conflict);
 #if defined(__cpp_exceptions)
   throws<rdzv::conflict>(conflict());
 #endif
   auto arrived = std::async(std::launch::async, [&] { return store.named_barrier("gate", all); });
-  while (VALUE(server.stats()).waiting != 2) CHECK(loop.turn());
-  CHECK(loop.remove_store(bob));
+  while (VALUE(server.stats()).waiting != 2) CHECK(loop.poll());
+  CHECK(loop.remove(bob));
   auto broken = arrived.get();
   CHECK(!broken && broken.error().code() == rdzv::status::barrier_broken && broken.error().nodes() == strings{"bob"});
   CHECK(broken.error().generation() == 1);
@@ -320,12 +327,15 @@ void kinds_of_failure() {
   auto handler = VALUE(rdzv::rendezvous_handler::create(node(server, "bob", 1)));
   rdzv::native_store old(VALUE(VALUE(handler.next_rendezvous()).store()));
   CHECK(old.set("k", "v") && VALUE(old.get_with_revision("k")).revision > 0);
-  CHECK(VALUE(handler.next_rendezvous()).round() == 1);
-  const auto stale = [&] { return old.commit(rdzv::txn().set("k", "w")); };
+  CHECK(VALUE(handler.next_rendezvous()).round == 1);
+  const auto stale = [&] {
+    rdzv::operation txn;
+    return old.perform(txn.transaction().include(rdzv::operation().set("k", "w")));
+  };
   CHECK(stale().error().code() == rdzv::status::stale_round && !old.set("k", "w"));
 #if defined(__cpp_exceptions)
   throws<rdzv::compacted>(compacted());
-  throws<rdzv::not_found>(lease.renew());
+  throws<rdzv::not_found>(store.renew_lease(lease));
   throws<rdzv::barrier_broken>(std::move(broken));
   throws<rdzv::stale_round>(stale());
   throws<rdzv::stale_round>(old.set("k", "w"));
@@ -341,9 +351,9 @@ void native_stores_in_cpp() {
   revisions_and_pages(server);
   watches(server);
   leases(server);
-  turns(server);
+  batches_and_transactions(server);
   barriers(server);
   loops(server);
-  members_of_a_loop(server);
+  nodes_of_a_loop(server);
   kinds_of_failure();
 }

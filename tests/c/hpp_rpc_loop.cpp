@@ -19,7 +19,7 @@ namespace {
 using rdzv::event_kind;
 using strings = std::vector<std::string>;
 
-static_assert(is_move_only<rdzv::loop_rpc> && std::is_copy_constructible_v<rdzv::loop_event>);
+static_assert(is_move_only<rdzv::loop_rpc> && is_move_only<rdzv::loop_event>);
 
 rdzv::rpc_options worker_options() {
   rdzv::rpc_options options;
@@ -31,8 +31,13 @@ rdzv::rpc_options worker_options() {
 // The next event, which is of this kind and of this worker.
 rdzv::loop_event next_of(rdzv::event_loop& loop, const rdzv::loop_rpc& of, event_kind kind) {
   auto event = await_event(loop);
-  CHECK(event.store == of.number() && event.kind == kind);
+  CHECK(event.member == of.member() && event.kind == kind);
   return event;
+}
+
+// The next event ends this call of this worker.
+void end_of(rdzv::event_loop& loop, const rdzv::loop_rpc& of, const rdzv::operation& op) {
+  CHECK(next_of(loop, of, event_kind::completed).op == op.c_handle());
 }
 
 // Of -1 the event tells, since a URL might have said it; the words are those of who waits.
@@ -40,27 +45,28 @@ void loops_refuse_the_same_numbers(const rdzv::store& store) {
   const auto nobody = VALUE(rdzv::rpc_handlers::create());
   auto loop = VALUE(rdzv::event_loop::create());
   for (const std::int32_t rank : {-2, 65536, 65536 + 1}) {
-    const auto waiting = rdzv::rpc::init_over(store, "three", rank, -1, worker_options(), nobody);
+    const auto waiting = rdzv::rpc::create_over(store, "three", rank, -1, worker_options(), nobody);
     const auto refused = rdzv::loop_rpc::init_over(loop, store, "three", rank, -1, worker_options(), nobody);
     CHECK(refused.error().code() == rdzv::status::invalid_argument);
     CHECK(refused.error().message() == waiting.error().message());
   }
-  const auto waiting = rdzv::rpc::init_over(store, "three", -1, -1, worker_options(), nobody);
+  const auto waiting = rdzv::rpc::create_over(store, "three", -1, -1, worker_options(), nobody);
   const auto nameless = VALUE(rdzv::loop_rpc::init_over(loop, store, "three", -1, -1, worker_options(), nobody));
   const auto event = next_of(loop, nameless, event_kind::rpc_joined);
-  CHECK(event.code == rdzv::status::invalid_argument && event.message == waiting.error().message());
+  CHECK(event.failure->code() == rdzv::status::invalid_argument);
+  CHECK(event.failure->message() == waiting.error().message());
 }
 
 void attempts_in_a_loop_are_cancelled(const rdzv::store& store) {
-  rdzv::rpc_canceller canceller;
+  const rdzv::cancel_token token;
   auto options = worker_options();
-  options.canceller = &canceller;
+  options.token = &token;
   const auto nobody = VALUE(rdzv::rpc_handlers::create());
   auto loop = VALUE(rdzv::event_loop::create());
   // The other one does not come.
   const auto first = VALUE(rdzv::loop_rpc::init_over(loop, store, "first", 0, 2, options, nobody));
-  canceller.cancel();
-  CHECK(next_of(loop, first, event_kind::rpc_joined).code == rdzv::status::cancelled);
+  token.cancel();
+  CHECK(next_of(loop, first, event_kind::rpc_joined).failure->code() == rdzv::status::cancelled);
 }
 
 void workers_of_one_loop_call_each_other(const rdzv::store& store) {
@@ -73,11 +79,12 @@ void workers_of_one_loop_call_each_other(const rdzv::store& store) {
   auto two = VALUE(rdzv::loop_rpc::init_over(loop, store, "two", 0, 2, options, answering));
   for (int i = 0; i < 2; ++i) {
     const auto event = await_event(loop);
-    CHECK(event.kind == event_kind::rpc_joined && event.code == rdzv::status::ok);
+    CHECK(event.kind == event_kind::rpc_joined && !event.failure);
   }
-  CHECK(VALUE(one.handle()).name() == "one" && VALUE(VALUE(two.handle()).workers()).size() == 2);
-  const auto first = VALUE(one.call("two", "add", 1, 2));
-  CHECK(next_of(loop, two, event_kind::rpc_request).value.empty());
+  CHECK(VALUE(one.handle()).info().name == "one" && VALUE(VALUE(two.handle()).workers()).size() == 2);
+  rdzv::operation first, second;
+  CHECK(one.call(first, "two", "add", 1, 2));
+  next_of(loop, two, event_kind::rpc_request);
   {
     auto asked = VALUE(rdzv::rpc_request_of(loop));
     CHECK(!rdzv::rpc_request_of(loop));
@@ -85,42 +92,43 @@ void workers_of_one_loop_call_each_other(const rdzv::store& store) {
     asked.answer_with([](const rdzv::rpc_request& request, int a, int b) { return a + b + (request.caller_id() - 1); });
     CHECK(!asked.responder());
   }
-  auto event = next_of(loop, one, event_kind::completed);
-  CHECK(event.operation == first && VALUE(rdzv::rpc_answer_of<int>(event)) == 3);
-  CHECK(event.failure == nullptr && VALUE(rdzv::rpc_answer_of<rdzv::rpc_bytes>(event)) == event.value);
-  const auto other = rdzv::rpc_answer_of<std::string>(event).error();
+  end_of(loop, one, first);
+  CHECK(VALUE(rdzv::rpc_answer_of<int>(first)) == 3);
+  CHECK(VALUE(rdzv::rpc_answer_of<rdzv::rpc_bytes>(first)) == value_in(VALUE(first.outcome())));
+  const auto other = rdzv::rpc_answer_of<std::string>(first, "two", "add").error();
   CHECK(other.code() == rdzv::status::rpc_malformed && other.nodes() == strings{"two"} && other.operation() == "call");
   CHECK(other.message() == "add at two: it answers (i32), and was called for (str)");
-  CHECK(event.called.callee == "two" && event.called.callee_id == -1 && event.called.handler == "add");
 
   // One that is answered later, after one whose arguments cannot be read.
-  CHECK(two.call("one", "add", 5));
+  CHECK(two.call(first, "one", "add", 5));
   next_of(loop, one, event_kind::rpc_request);
   auto kept = VALUE(rdzv::rpc_request_of(loop));
   rdzv::rpc_responder later = std::move(kept.responder());
-  CHECK(two.call("one", "add", 7));
+  CHECK(two.call(second, "one", "add", 7));
   next_of(loop, one, event_kind::rpc_request);
   VALUE(rdzv::rpc_request_of(loop)).answer_with([](int a, int b) { return a * b; });
-  event = next_of(loop, two, event_kind::completed);
-  const auto malformed = rdzv::rpc_answer_of<int>(event);
+  end_of(loop, two, second);
+  const auto malformed = rdzv::rpc_answer_of<int>(second);
   CHECK(malformed.error().code() == rdzv::status::rpc_malformed && malformed.error().nodes() == strings{"one"});
   CHECK(malformed.error().cause() == "the types of the arguments do not match: add takes (i32,i32), was called with (i32)");
-  std::move(later).answer_value(25);
-  CHECK(VALUE(rdzv::rpc_answer_of<int>(next_of(loop, two, event_kind::completed))) == 25);
+  std::move(later).send_value(25);
+  end_of(loop, two, first);
+  CHECK(VALUE(rdzv::rpc_answer_of<int>(first)) == 25);
 #if defined(__cpp_exceptions)
-  CHECK(one.call("two", "add"));
+  CHECK(one.call(first, "two", "add"));
   next_of(loop, two, event_kind::rpc_request);
   VALUE(rdzv::rpc_request_of(loop)).answer_with([]() -> int { throw std::runtime_error("no such luck"); });
-  event = next_of(loop, one, event_kind::completed);
-  CHECK(event.cause == "no such luck" && !rdzv::rpc_answer_of<int>(event));
+  end_of(loop, one, first);
+  CHECK(rdzv::rpc_answer_of<int>(first).error().cause() == "no such luck");
 #endif
   // What nobody answers.
-  CHECK(one.on_loop("more") && one.notify("one", "more", 7));
+  auto caller = VALUE(one.handle());
+  CHECK(one.on_loop("more") && caller.notify("one", "more", 7));
   next_of(loop, one, event_kind::rpc_request);
-  CHECK(!VALUE(rdzv::rpc_request_of(loop)).request().answer_is_wanted());
+  CHECK(!VALUE(rdzv::rpc_request_of(loop)).request().response_is_wanted());
   const std::string large(std::size_t{1} << 20, 'x');
-  CHECK(one.notify_bytes("two", "add", large));
-  CHECK(next_of(loop, two, event_kind::rpc_request).value.empty());
+  CHECK(caller.notify_bytes("two", "add", large));
+  next_of(loop, two, event_kind::rpc_request);
   {
     // They may outlive the event.
     const auto asked = VALUE(rdzv::rpc_request_of(loop));
@@ -128,36 +136,33 @@ void workers_of_one_loop_call_each_other(const rdzv::store& store) {
     const rdzv::rpc_payload taken = asked.request().take();
     CHECK(!VALUE(loop.next_event()) && taken.bytes() == large && taken.bytes().data() == lay_there.data());
   }
-  // Bytes are taken out of the event of the answer.
-  CHECK(one.call_bytes("two", "add", large));
+  CHECK(one.call_bytes(first, "two", "add", large));
   next_of(loop, two, event_kind::rpc_request);
   {
     auto asked = VALUE(rdzv::rpc_request_of(loop));
-    std::move(asked.responder()).answer(std::string(asked.request().bytes()));
+    std::move(asked.responder()).send(std::string(asked.request().bytes()));
   }
-  event = next_of(loop, one, event_kind::completed);
-  const char* const place = event.value.data();
-  const auto bytes = VALUE(rdzv::rpc_answer_of<rdzv::rpc_bytes>(std::move(event)));
-  CHECK(bytes == large && bytes.data() == place);
-  // One that is given up while its handler has not answered.
-  const auto given_up = VALUE(one.call("two", "add", 1, 2));
+  end_of(loop, one, first);
+  CHECK(VALUE(rdzv::rpc_answer_of<rdzv::rpc_bytes>(first)) == large);
+  // One that is cancelled while its handler has not answered.
+  CHECK(one.call(first, "two", "add", 1, 2));
   next_of(loop, two, event_kind::rpc_request);
   {
     const auto asked = VALUE(rdzv::rpc_request_of(loop));
-    CHECK(one.cancel(given_up));
-    event = next_of(loop, one, event_kind::completed);
-    CHECK(event.operation == given_up && event.code == rdzv::status::cancelled);
-    CHECK(rdzv::rpc_answer_of<int>(event).error().nodes() == strings{"two"});
+    CHECK(loop.cancel(first));
+    end_of(loop, one, first);
+    CHECK(rdzv::rpc_answer_of<int>(first).error().code() == rdzv::status::cancelled);
+    CHECK(rdzv::rpc_answer_of<int>(first).error().nodes() == strings{"two"});
   }
 
   CHECK(one.shutdown() && two.shutdown(rdzv::rpc_shutdown::graceful));
   // Who goes first may be told of to the other.
   for (int over = 0; over < 2;) {
     const auto happened = await_event(loop);
-    CHECK(happened.kind == event_kind::rpc && happened.code == rdzv::status::ok);
-    over += VALUE(rdzv::rpc_event_of(loop)).kind == rdzv::rpc_event_kind::over ? 1 : 0;
+    CHECK(!happened.failure);
+    over += happened.kind == event_kind::rpc_over ? 1 : 0;
   }
-  CHECK(!one.call("two", "add", 1, 2));
+  CHECK(!one.call(first, "two", "add", 1, 2));
 }
 
 // A worker that waits and one of a loop, which meet by URL.
@@ -173,13 +178,13 @@ class mixed_group {
       kept_.push_back(std::move(responder));
     }));
     CHECK(of_waiting.on("add", [](int a, int b) { return a + b; }));
-    waiting_.emplace(VALUE(rdzv::rpc::init("waiting", 1, -1, options, of_waiting)));
+    waiting_.emplace(VALUE(rdzv::rpc::create("waiting", 1, -1, options, of_waiting)));
     auto of_looping = VALUE(rdzv::rpc_handlers::create());
     CHECK(of_looping.on_loop("add"));
     CHECK(of_looping.on("inline", [](int given) { return given + 1; }, rdzv::rpc_run::on_reactor));
     CHECK(of_looping.on("pooled", [](int given) { return given + 2; }));
     looping_.emplace(VALUE(rdzv::loop_rpc::init(loop_, "looping", 2, -1, options, of_looping)));
-    CHECK(next_of(loop_, *looping_, event_kind::rpc_joined).code == rdzv::status::ok);
+    CHECK(!next_of(loop_, *looping_, event_kind::rpc_joined).failure);
     CHECK(VALUE(waiting_->next_event(patience))->name == "looping");
   }
 
@@ -192,34 +197,35 @@ class mixed_group {
     VALUE(rdzv::rpc_request_of(loop_)).answer_with([](int a, int b) { return a + b; });
     CHECK(VALUE(sum.get()) == 7);
     // Whom a number names.
-    CHECK(looping_->call(1, "add", 5, 6));
-    CHECK(VALUE(rdzv::rpc_answer_of<int>(next_of(loop_, *looping_, event_kind::completed))) == 11);
-    CHECK(looping_->call(2, "inline", 7));
-    CHECK(VALUE(rdzv::rpc_answer_of<int>(next_of(loop_, *looping_, event_kind::completed))) == 8);
-    CHECK(looping_->call(3, "add", 5, 6).error().code() == rdzv::status::rpc_unknown_worker);
+    CHECK(looping_->call(op_, 1, "add", 5, 6));
+    end_of(loop_, *looping_, op_);
+    CHECK(VALUE(rdzv::rpc_answer_of<int>(op_)) == 11);
+    CHECK(looping_->call(op_, 2, "inline", 7));
+    end_of(loop_, *looping_, op_);
+    CHECK(VALUE(rdzv::rpc_answer_of<int>(op_)) == 8);
+    CHECK(looping_->call(op_, 3, "add", 5, 6).error().code() == rdzv::status::rpc_unknown_worker);
   }
 
   // As who waits is told.
   void failures_are_told_whole() {
-    CHECK(looping_->call("waiting", "refuse", 1));
-    const auto event = next_of(loop_, *looping_, event_kind::completed);
-    const auto refused = rdzv::rpc_answer_of<int>(event);
+    CHECK(looping_->call(op_, "waiting", "refuse", 1));
+    end_of(loop_, *looping_, op_);
+    const auto refused = rdzv::rpc_answer_of<int>(op_);
     const auto waited = waiting_->call<int>("waiting", "refuse", 1);
-    CHECK(refused.error().code() == rdzv::status::rpc_handler_failed && refused.error().code() == event.code);
+    CHECK(refused.error().code() == rdzv::status::rpc_handler_failed);
     CHECK(refused.error().cause() == "conflict" && refused.error().cause() == waited.error().cause());
     CHECK(refused.error().nodes() == strings{"waiting"} && refused.error().nodes() == waited.error().nodes());
     CHECK(refused.error().operation() == "call" && refused.error().operation() == waited.error().operation());
     CHECK(refused.error().phase() == waited.error().phase());
-    CHECK(event.failure->cause() == event.cause && event.failure->message() == event.message);
-    CHECK(event.failure->nodes() == event.nodes && refused.error().message() == event.message);
-
     const std::chrono::milliseconds patient{50};
-    CHECK(looping_->call_within(patient, "waiting", "keep"));
-    const auto late = rdzv::rpc_answer_of(next_of(loop_, *looping_, event_kind::completed));
+    CHECK(looping_->call_within(patient, op_, "waiting", "keep"));
+    end_of(loop_, *looping_, op_);
+    const auto late = rdzv::rpc_answer_of(op_);
     CHECK(late.error().code() == rdzv::status::timed_out && late.error().elapsed() >= patient);
     CHECK(late.error().nodes() == strings{"waiting"});
-    CHECK(looping_->call("waiting", "none"));
-    const auto none = rdzv::rpc_answer_of(next_of(loop_, *looping_, event_kind::completed));
+    CHECK(looping_->call(op_, "waiting", "none"));
+    end_of(loop_, *looping_, op_);
+    const auto none = rdzv::rpc_answer_of(op_);
     CHECK(none.error().code() == rdzv::status::rpc_no_handler && none.error().nodes() == strings{"waiting"});
   }
 
@@ -227,27 +233,27 @@ class mixed_group {
   void members_come_into_loops() {
     auto added = VALUE(rdzv::loop_rpc::add(loop_, *waiting_));
     CHECK(rdzv::loop_rpc::add(loop_, *waiting_).error().code() == rdzv::status::already_registered);
-    CHECK(added.number() != looping_->number() && added.on_loop("asked"));
-    CHECK(looping_->call("waiting", "asked", 20));
+    CHECK(added.member() != looping_->member() && added.on_loop("asked"));
+    CHECK(looping_->call(op_, "waiting", "asked", 20));
     next_of(loop_, added, event_kind::rpc_request);
     VALUE(rdzv::rpc_request_of(loop_)).answer_with([](int given) { return given + 1; });
-    CHECK(VALUE(rdzv::rpc_answer_of<int>(next_of(loop_, *looping_, event_kind::completed))) == 21);
-    CHECK(added.call("looping", "pooled", 1));
-    CHECK(VALUE(rdzv::rpc_answer_of<int>(next_of(loop_, added, event_kind::completed))) == 3);
+    end_of(loop_, *looping_, op_);
+    CHECK(VALUE(rdzv::rpc_answer_of<int>(op_)) == 21);
+    CHECK(added.call(op_, "looping", "pooled", 1));
+    end_of(loop_, added, op_);
+    CHECK(VALUE(rdzv::rpc_answer_of<int>(op_)) == 3);
 
     CHECK(looping_->shutdown());
     bool has_left = false, is_over = false;
     while (!has_left || !is_over) {
       const auto event = await_event(loop_);
-      CHECK(event.kind == event_kind::rpc && event.code == rdzv::status::ok);
-      const auto happened = VALUE(rdzv::rpc_event_of(loop_));
-      CHECK(happened.kind == (event.store == added.number() ? rdzv::rpc_event_kind::left : rdzv::rpc_event_kind::over));
-      has_left = has_left || event.store == added.number();
-      is_over = is_over || event.store == looping_->number();
+      const bool is_added = event.member == added.member();
+      CHECK(event.kind == (is_added ? event_kind::rpc : event_kind::rpc_over) && !event.failure);
+      if (is_added) CHECK(VALUE(rdzv::rpc_event_of(loop_)).kind == rdzv::rpc_event_kind::left);
+      (is_added ? has_left : is_over) = true;
     }
     CHECK(waiting_->shutdown());
-    next_of(loop_, added, event_kind::rpc);
-    CHECK(VALUE(rdzv::rpc_event_of(loop_)).kind == rdzv::rpc_event_kind::over);
+    next_of(loop_, added, event_kind::rpc_over);
   }
 
  private:
@@ -255,6 +261,7 @@ class mixed_group {
   std::mutex mutex_;
   std::vector<rdzv::rpc_responder> kept_;
   rdzv::event_loop loop_;
+  rdzv::operation op_;
   std::optional<rdzv::rpc> waiting_;
   std::optional<rdzv::loop_rpc> looping_;
 };

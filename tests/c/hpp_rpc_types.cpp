@@ -134,13 +134,13 @@ rdzv::rpc_handlers handlers() {
     const std::string_view lay_there = request.bytes();
     auto taken = request.take();
     CHECK(taken.bytes().data() == lay_there.data());
-    std::move(responder).answer_payload(std::move(taken));
+    std::move(responder).send_payload(std::move(taken));
   }));
   CHECK(made.on_bytes("echo", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
-    std::move(responder).answer(std::string(request.bytes()));
+    std::move(responder).send(std::string(request.bytes()));
   }));
   CHECK(made.on_bytes("append", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
-    std::move(responder).answer(std::string(request.bytes()) + " and so on");
+    std::move(responder).send(std::string(request.bytes()) + " and so on");
   }));
   return made;
 }
@@ -217,8 +217,8 @@ void rpc_types_in_cpp() {
   rdzv::rpc_options options;
   options.rpc_timeout = patience;
   options.host = "127.0.0.1";
-  const auto one = VALUE(rdzv::rpc::init_over(store, "one", 1, -1, options, handlers()));
-  const auto two = VALUE(rdzv::rpc::init_over(store, "two", 2, -1, options, handlers()));
+  const auto one = VALUE(rdzv::rpc::create_over(store, "one", 1, -1, options, handlers()));
+  const auto two = VALUE(rdzv::rpc::create_over(store, "two", 2, -1, options, handlers()));
   types_are_compared(one);
   bytes_are_not_copied(one);
 }

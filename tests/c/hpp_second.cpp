@@ -1,9 +1,9 @@
 // A second unit with the same header: whatever it does not declare `inline` would now be there twice.
 #include <rendezvous.hpp>
-#include <rendezvous_custom_backend.hpp>
-#include <rendezvous_custom_rpc.hpp>
-#include <rendezvous_custom_store.hpp>
-#include <rendezvous_custom_workers.hpp>
+#include <rendezvous/custom_rendezvous.hpp>
+#include <rendezvous/custom_rpc.hpp>
+#include <rendezvous/custom_store.hpp>
+#include <rendezvous/custom_workers.hpp>
 
 #include <string>
 

@@ -2,7 +2,7 @@
 // hpp_second.cpp, with and without exceptions.
 #include "hpp_check.hpp"
 
-#include <rendezvous_custom_store.hpp>
+#include <rendezvous/custom_store.hpp>
 
 #include <chrono>
 #include <condition_variable>
@@ -145,7 +145,7 @@ void cancelling() {
   store.cancel();
   CHECK(pending.get() == rdzv::status::cancelled);
   DONE(store.ping());
-  const rdzv::cancel_token token = VALUE(rdzv::cancel_token::create());
+  const rdzv::cancel_token token;
   rdzv::store bound = VALUE(store.with_token(token));
   DONE(bound.ping());
   token.cancel();
@@ -160,28 +160,31 @@ void cancelling() {
 void event_loops() {
   rdzv::server server = start();
   rdzv::event_loop loop = VALUE(rdzv::event_loop::create());
-  const auto store = VALUE(loop.add_store("127.0.0.1", server.port()));
-  const auto get = VALUE(loop.multi_get(store, {"a", "b"}, patience));
-  const auto set = VALUE(loop.multi_set(store, {{"a", "1"}, {"b", ""}}, patience));
+  const auto store = VALUE(loop.add_store(server.address()));
+  rdzv::operation get, set;
+  DONE(loop.submit(store, get.multi_get({"a", "b"}), patience));
+  DONE(loop.submit(store, set.multi_set({{"a", "1"}, {"b", ""}}), patience));
   for (int i = 0; i < 2; ++i) {
     const rdzv::loop_event event = await_event(loop);
-    CHECK(event.code == rdzv::status::ok && event.message.empty() && event.store == store);
-    CHECK(event.operation == get || event.operation == set);
-    if (event.operation == get) CHECK((event.items == std::vector<std::string>{"1", ""}));
+    CHECK(event.kind == rdzv::event_kind::completed && event.member == store && !event.failure);
+    CHECK(event.op == get.c_handle() || event.op == set.c_handle());
   }
-  const auto late = VALUE(loop.get(store, "missing", 50ms));
-  rdzv::loop_event event = await_event(loop);
-  CHECK(event.operation == late && event.code == rdzv::status::timed_out);
-  CHECK(event.message.find("missing") != std::string::npos);
-  CHECK(VALUE(loop.add(store, "counter", 5)) > late && await_event(loop).number == 5);
-  CHECK(VALUE(loop.get(store, "a")) > late && await_event(loop).value == "1");
-  const auto given_up = VALUE(loop.barrier(store, "meeting", 2));
-  DONE(loop.cancel(store, given_up));
-  event = await_event(loop);
-  CHECK(event.operation == given_up && event.code == rdzv::status::cancelled);
-  CHECK(loop.add_store("127.0.0.1", 0).error().code() == rdzv::status::invalid_argument);
-  DONE(loop.remove_store(store));
-  CHECK(loop.ping(store).error().code() == rdzv::status::invalid_argument);
+  CHECK((rdzv::detail::items_of(VALUE(get.outcome())) == std::vector<std::string>{"1", ""}));
+  CHECK(set.outcome().has_value());
+  DONE(loop.submit(store, get.get("missing"), 50ms));
+  const auto late = await_end(loop, get);
+  CHECK(late.error().code() == rdzv::status::timed_out);
+  CHECK(late.error().message().find("missing") != std::string::npos);
+  DONE(loop.submit(store, get.add("counter", 5)));
+  CHECK(VALUE(await_end(loop, get)).sum == 5);
+  DONE(loop.submit(store, get.get("a")));
+  CHECK(value_in(VALUE(await_end(loop, get))) == "1");
+  DONE(loop.submit(store, get.barrier("meeting", 2)));
+  DONE(loop.cancel(get));
+  CHECK(await_end(loop, get).error().code() == rdzv::status::cancelled);
+  CHECK(loop.submit(store, get.barrier("meeting", 0)).error().code() == rdzv::status::invalid_argument);
+  CHECK(loop.add_store("127.0.0.1:0").error().code() == rdzv::status::invalid_argument);
+  DONE(loop.remove(store));
   const rdzv::event_loop moved = std::move(loop);
   CHECK(loop.fd() == -1 && moved.fd() >= 0);
 }
@@ -207,7 +210,7 @@ void logging() {
   journal told;
   auto witness = std::make_shared<int>(0);
   {
-    rdzv::context context = VALUE(rdzv::context::create());
+    rdzv::context context;
     const auto sink = [&told, witness](rdzv::log_level level, std::string_view target, std::string_view line) {
       CHECK(level == rdzv::log_level::info && target == "server");
       told.put(std::string(line));
@@ -230,7 +233,7 @@ void logging() {
   CHECK(witness.use_count() == 1);
 
   // A function that is none is refused at once, not when the first line comes.
-  rdzv::context context = VALUE(rdzv::context::create());
+  rdzv::context context;
   CHECK(context.set_log_sink(rdzv::log_level::info, nullptr).error().code() == rdzv::status::invalid_argument);
 }
 
@@ -246,7 +249,7 @@ void stores_without_a_server() {
   {
     auto mutex = std::make_shared<std::mutex>();
     auto values = std::make_shared<std::map<std::string, std::string>>();
-    const auto code = [witness, mutex, values](const rdzv::store_question& asked, rdzv::store_answer& told) {
+    const auto code = [witness, mutex, values](const rdzv::store_request& asked, rdzv::plugin_reply& told) {
       const std::lock_guard<std::mutex> guard(*mutex);
       switch (asked.operation) {
         case RDZV_STORE_SET:
@@ -322,8 +325,7 @@ void endpoints_and_ports() {
   };
   for (const long port : {99999L, 65536L, -1L}) {
     CHECK(refused(rdzv::store::connect("127.0.0.1", port)) && refused(rdzv::native_store::connect("127.0.0.1", port)));
-    CHECK(refused(rdzv::server::start("127.0.0.1", port)) && refused(rdzv::store_info::create("host", port)));
-    CHECK(refused(loop.add_store("127.0.0.1", port)) && refused(loop.add_native_store("127.0.0.1", port)));
+    CHECK(refused(rdzv::server::start("127.0.0.1", port)));
   }
   CHECK(rdzv::store::connect("127.0.0.1:99999").error().code() == rdzv::status::invalid_argument);
 }

@@ -1,5 +1,6 @@
 // Log sinks: what arrives, on which terms, and how they end.
 #include "check.h"
+#include "ops.h"
 #include "tests.h"
 
 #include <pthread.h>
@@ -80,8 +81,7 @@ static int read_locked(struct journal *journal, const int *number) {
 
 void log_lines_arrive_and_sink_is_destroyed_once(void) {
   struct journal journal = JOURNAL;
-  rdzv_context *context = NULL;
-  OK(rdzv_context_new(&context, &error));
+  rdzv_context *context = rdzv_context_new();
   rdzv_log_sink sink = sink_into(&journal, RDZV_LOG_DEBUG);
   OK(rdzv_context_set_log_sink(context, &sink, &error));
   // The sink was copied.
@@ -109,21 +109,20 @@ static void call_back(void *user_data, const rdzv_log_record *record) {
   pthread_mutex_lock(&journal->mutex);
   if (journal->store != NULL && !journal->has_called) {
     const rdzv_log_sink sink = sink_into(journal, RDZV_LOG_INFO);
-    rdzv_store_options *options = options_for(rdzv_server_port(journal->server));
+    rdzv_store_options options = options_for(rdzv_server_port(journal->server));
     rdzv_server_stats stats = {.struct_size = sizeof stats};
     rdzv_server *server = NULL;
     rdzv_store *store = NULL;
     rdzv_status *outcome = journal->outcomes;
     *outcome++ = rdzv_context_set_log_sink(journal->context, &sink, NULL);
-    *outcome++ = rdzv_server_start(journal->context, NULL, &server, NULL);
+    *outcome++ = rdzv_server_new(journal->context, NULL, &server, NULL);
     *outcome++ = rdzv_server_get_stats(journal->server, &stats, NULL);
     *outcome++ = rdzv_server_stop(journal->server, NULL);
-    *outcome++ = rdzv_store_connect(journal->context, options, &store, NULL);
+    *outcome++ = rdzv_store_new(journal->context, &options, &store, NULL);
     *outcome++ = rdzv_store_clone(journal->store, &store, NULL);
-    *outcome++ = rdzv_store_ping(journal->store, 0, NULL);
+    *outcome++ = store_ping(journal->store, 0, NULL);
     *outcome++ = rdzv_store_set(journal->store, NULL, 0, NULL, 0, -1, NULL);
     CHECK(outcome == journal->outcomes + CALLS && server == NULL && store == NULL);
-    rdzv_store_options_free(options);
     journal->has_called = true;
     pthread_cond_broadcast(&journal->changed);
   }
@@ -132,8 +131,7 @@ static void call_back(void *user_data, const rdzv_log_record *record) {
 
 void sink_may_not_call_its_own_context(void) {
   struct journal journal = JOURNAL;
-  rdzv_context *context = NULL;
-  OK(rdzv_context_new(&context, &error));
+  rdzv_context *context = rdzv_context_new();
   rdzv_log_sink sink = sink_into(&journal, RDZV_LOG_DEBUG);
   sink.log = call_back;
   OK(rdzv_context_set_log_sink(context, &sink, &error));
@@ -154,7 +152,7 @@ void sink_may_not_call_its_own_context(void) {
   for (int i = 0; i < CALLS; ++i) CHECK_NUMBER(journal.outcomes[i], RDZV_REENTRANT);
   pthread_mutex_unlock(&journal.mutex);
   // It was refused, and that is all.
-  OK(rdzv_store_ping(store, -1, &error));
+  OK(store_ping(store, -1, &error));
   rdzv_store_free(store);
   rdzv_server_free(server);
   rdzv_context_free(context);
@@ -172,7 +170,7 @@ static void call_back_at_the_end(void *user_data) {
   rdzv_status *outcome = journal->outcomes;
   if (journal->context != NULL) {
     *outcome++ = rdzv_context_set_log_sink(journal->context, &sink, NULL);
-    *outcome++ = rdzv_server_start(journal->context, NULL, &server, NULL);
+    *outcome++ = rdzv_server_new(journal->context, NULL, &server, NULL);
     *outcome++ = rdzv_store_new_hash(journal->context, PATIENCE_MS, &store, NULL);
     // Once is enough.
     rdzv_context_free(journal->context);
@@ -189,8 +187,7 @@ static void call_back_at_the_end(void *user_data) {
 void sink_may_not_call_a_context_that_is_being_freed(void) {
   for (int with_server = 0; with_server < 2; ++with_server) {
     struct journal journal = JOURNAL;
-    rdzv_context *context = NULL;
-    OK(rdzv_context_new(&context, &error));
+    rdzv_context *context = rdzv_context_new();
     rdzv_log_sink sink = sink_into(&journal, RDZV_LOG_DEBUG);
     sink.destroy = call_back_at_the_end;
     OK(rdzv_context_set_log_sink(context, &sink, &error));
@@ -211,8 +208,7 @@ void sink_may_not_call_a_context_that_is_being_freed(void) {
 void sinks_are_checked(void) {
   struct journal journal = JOURNAL;
   struct journal second = JOURNAL;
-  rdzv_context *context = NULL;
-  OK(rdzv_context_new(&context, &error));
+  rdzv_context *context = rdzv_context_new();
   const rdzv_log_sink good = sink_into(&journal, RDZV_LOG_INFO);
   rdzv_log_sink sink = good;
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_context_set_log_sink(NULL, &sink, &error));
@@ -239,7 +235,7 @@ void sinks_are_checked(void) {
 
   // Without `destroy` a sink ends in silence; below its level nothing is said.
   struct journal quiet = JOURNAL;
-  OK(rdzv_context_new(&context, &error));
+  context = rdzv_context_new();
   sink = sink_into(&quiet, RDZV_LOG_WARN);
   sink.destroy = NULL;
   OK(rdzv_context_set_log_sink(context, &sink, &error));
@@ -253,7 +249,7 @@ void contexts_do_not_meet(void) {
   rdzv_context *contexts[2] = {NULL, NULL};
   rdzv_server *servers[2];
   for (int i = 0; i < 2; ++i) {
-    OK(rdzv_context_new(&contexts[i], &error));
+    contexts[i] = rdzv_context_new();
     const rdzv_log_sink sink = sink_into(&journals[i], RDZV_LOG_INFO);
     OK(rdzv_context_set_log_sink(contexts[i], &sink, &error));
     servers[i] = start_server(contexts[i]);

@@ -1,146 +1,149 @@
 // Stores in an event loop: the loop's descriptor is all that is watched here, and no call blocks.
 #include "check.h"
-#include "operations.h"
+#include "ops.h"
 #include "peers.h"
 #include "tests.h"
 
 #include <stddef.h>
 
-// A loop with one store in it.
+// A loop with one store and one operation in it.
 struct looped {
   rdzv_loop *loop;
-  uint32_t store;
+  rdzv_loop_member *store;
+  rdzv_op *op;
 };
 
-static struct looped loop_with(rdzv_store_options *options) {
-  struct looped made = {NULL, 0};
-  OK(rdzv_loop_new(NULL, &made.loop, &error));
-  OK(rdzv_loop_add_store(made.loop, options, &made.store, &error));
-  CHECK(made.loop != NULL && made.store > 0);
-  return made;
-}
-
 static struct looped loop_at(uint16_t port) {
-  rdzv_store_options *options = options_for(port);
-  const struct looped made = loop_with(options);
+  rdzv_store_options options = options_for(port);
+  struct looped made = {NULL, NULL, rdzv_op_new(NULL)};
+  OK(rdzv_loop_new(NULL, &made.loop, &error));
+  OK(rdzv_loop_add_store(made.loop, &options, NULL, &made.store, &error));
+  CHECK(made.loop != NULL && made.store != NULL);
   // They were copied.
-  rdzv_store_options_free(options);
   return made;
 }
 
-// The event of this operation, which comes next and ends well.
-static rdzv_event await_success(struct looped at, uint64_t operation) {
-  const rdzv_event event = await_event(at.loop);
-  if (event.status != RDZV_OK) FAIL("%s", rdzv_error_message(event.error));
-  CHECK(event.error == NULL);
-  CHECK_NUMBER(event.kind, RDZV_EVENT_COMPLETED);
-  CHECK_NUMBER((long long)event.operation, (long long)operation);
-  CHECK_NUMBER(event.store, at.store);
-  return event;
-}
-
-// A submission that must be taken, and its event. The call names `&operation` and `&error`.
-#define DONE(at, call) DONE_WITH(at, call, (void)event)
-#define DONE_WITH(at, call, what)                             \
-  do {                                                        \
-    uint64_t operation = 0;                                   \
-    OK(call);                                                 \
-    const rdzv_event event = await_success(at, operation);    \
-    what;                                                     \
-  } while (false)
-#define DONE_NUMBER(at, call, expected) DONE_WITH(at, call, CHECK_NUMBER(event.number, expected))
-#define DONE_VALUE(at, call, expected) \
-  DONE_WITH(at, call, check_bytes(__FILE__, __LINE__, event.data, event.len, expected))
-
-static void check_items(rdzv_loop *loop, rdzv_event event, const char *first, const char *second) {
-  CHECK_NUMBER((long long)event.item_count, 2);
-  size_t len = 0;
-  const uint8_t *item = rdzv_loop_item(loop, 0, &len);
-  check_bytes(__FILE__, __LINE__, item, len, first);
-  item = rdzv_loop_item(loop, 1, &len);
-  check_bytes(__FILE__, __LINE__, item, len, second);
-  CHECK(rdzv_loop_item(loop, 0, NULL) != NULL && rdzv_loop_item(loop, 2, &len) == NULL);
+static void end_loop(struct looped at) {
+  rdzv_loop_free(at.loop);
+  rdzv_op_free(at.op);
 }
 
 void loops_do_every_operation(void) {
   rdzv_server *server = start_server(NULL);
   const struct looped at = loop_at(rdzv_server_port(server));
   rdzv_loop *loop = at.loop;
-  const uint32_t store = at.store;
+  rdzv_op *op = at.op;
   const int fd = rdzv_loop_fd(loop);
   CHECK(fd >= 0);
   const rdzv_bytes keys[] = {BYTES("x"), BYTES("y")};
   const rdzv_bytes values[] = {BYTES("1"), {NULL, 0}};
   const rdzv_bytes missing[] = {BYTES("nowhere")};
+  rdzv_result result;
 
-  DONE(at, rdzv_loop_store_ping(loop, store, -1, &operation, &error));
-  DONE_NUMBER(at, rdzv_loop_store_num_keys(loop, store, -1, &operation, &error), 0);
-  DONE(at, rdzv_loop_store_multi_set(loop, store, keys, values, 2, -1, &operation, &error));
-  DONE_WITH(at, rdzv_loop_store_multi_get(loop, store, keys, 2, -1, &operation, &error), check_items(loop, event, "1", ""));
-  DONE_WITH(at, rdzv_loop_store_list_keys(loop, store, -1, &operation, &error), CHECK_NUMBER((long long)event.item_count, 2));
-  DONE(at, rdzv_loop_store_wait(loop, store, keys, 2, -1, &operation, &error));
-  DONE_NUMBER(at, rdzv_loop_store_check(loop, store, keys, 2, -1, &operation, &error), 1);
-  DONE_NUMBER(at, rdzv_loop_store_check(loop, store, missing, 1, -1, &operation, &error), 0);
-  DONE_NUMBER(at, rdzv_loop_store_delete_key(loop, store, TEXT("x"), -1, &operation, &error), 1);
-  DONE_NUMBER(at, rdzv_loop_store_delete_key(loop, store, TEXT("x"), -1, &operation, &error), 0);
-  DONE(at, rdzv_loop_store_set(loop, store, TEXT("key"), TEXT("value"), -1, &operation, &error));
-  DONE(at, rdzv_loop_store_append(loop, store, TEXT("key"), TEXT("s"), -1, &operation, &error));
-  DONE_VALUE(at, rdzv_loop_store_get(loop, store, TEXT("key"), -1, &operation, &error), "values");
-  DONE_VALUE(at, rdzv_loop_store_get(loop, store, TEXT("y"), 0, &operation, &error), "");
-  DONE_NUMBER(at, rdzv_loop_store_add(loop, store, TEXT("counter"), -3, -1, &operation, &error), -3);
-  DONE_VALUE(at, rdzv_loop_store_compare_set(loop, store, TEXT("leader"), NULL, 0, TEXT("ada"), -1, &operation, &error), "ada");
-  DONE(at, rdzv_loop_store_queue_push(loop, store, TEXT("jobs"), TEXT("first"), -1, &operation, &error));
-  DONE_NUMBER(at, rdzv_loop_store_queue_len(loop, store, TEXT("jobs"), -1, &operation, &error), 1);
-  DONE_VALUE(at, rdzv_loop_store_queue_pop(loop, store, TEXT("jobs"), -1, &operation, &error), "first");
-  DONE(at, rdzv_loop_store_barrier(loop, store, TEXT("alone"), 1, -1, &operation, &error));
+#define DONE(prepare)                          \
+  do {                                         \
+    SUBMIT(at.store, op, -1, prepare);         \
+    result = await_success_of(loop, op);       \
+  } while (false)
+  DONE(rdzv_op_ping(op, &error));
+  DONE(rdzv_op_num_keys(op, &error));
+  CHECK_NUMBER(result.count, 0);
+  DONE(rdzv_op_multi_set(op, keys, values, 2, &error));
+  DONE(rdzv_op_multi_get(op, keys, 2, &error));
+  CHECK_NUMBER((long long)result.item_count, 2);
+  CHECK_RESULT_ITEM(result, 0, "1");
+  CHECK_RESULT_ITEM(result, 1, "");
+  DONE(rdzv_op_list_keys(op, &error));
+  CHECK_NUMBER((long long)result.item_count, 2);
+  DONE(rdzv_op_wait(op, keys, 2, &error));
+  DONE(rdzv_op_check(op, keys, 2, &error));
+  CHECK_NUMBER(result.ready, 1);
+  DONE(rdzv_op_check(op, missing, 1, &error));
+  CHECK_NUMBER(result.ready, 0);
+  DONE(rdzv_op_delete_key(op, TEXT("x"), &error));
+  CHECK_NUMBER(result.deleted, 1);
+  DONE(rdzv_op_delete_key(op, TEXT("x"), &error));
+  CHECK_NUMBER(result.deleted, 0);
+  DONE(rdzv_op_set(op, TEXT("key"), TEXT("value"), &error));
+  DONE(rdzv_op_append(op, TEXT("key"), TEXT("s"), &error));
+  DONE(rdzv_op_get(op, TEXT("key"), &error));
+  CHECK_VALUE(result, "values");
+  DONE(rdzv_op_add(op, TEXT("counter"), -3, &error));
+  CHECK_NUMBER(result.sum, -3);
+  DONE(rdzv_op_compare_set(op, TEXT("leader"), NULL, 0, TEXT("ada"), &error));
+  CHECK_VALUE(result, "ada");
+  DONE(rdzv_op_queue_push(op, TEXT("jobs"), TEXT("first"), &error));
+  DONE(rdzv_op_queue_len(op, TEXT("jobs"), &error));
+  CHECK_NUMBER(result.count, 1);
+  DONE(rdzv_op_queue_pop(op, TEXT("jobs"), &error));
+  CHECK_VALUE(result, "first");
+  DONE(rdzv_op_barrier(op, TEXT("alone"), 1, &error));
 
-  // What is pending holds up nothing that comes later, and ends when its time has come.
-  uint64_t wait = 0;
-  OK(rdzv_loop_store_get(loop, store, TEXT("later"), -1, &wait, &error));
-  DONE_NUMBER(at, rdzv_loop_store_add(loop, store, TEXT("counter"), 1, -1, &operation, &error), -2);
+  // What is pending holds up nothing that comes later, and ends when its time has come. Each event has the pointers of its
+  // member and of its operation.
+  int mark = 0;
+  rdzv_op *wait = rdzv_op_new(&mark);
+  SUBMIT(at.store, wait, -1, rdzv_op_get(wait, TEXT("later"), &error));
+  DONE(rdzv_op_add(op, TEXT("counter"), 1, &error));
+  CHECK_NUMBER(result.sum, -2);
   await_waiting(server, 1);
   rdzv_store *other = connect_store(NULL, rdzv_server_port(server));
   OK(rdzv_store_set(other, TEXT("later"), TEXT("now"), -1, &error));
   rdzv_store_free(other);
-  const rdzv_event event = await_success(at, wait);
-  check_bytes(__FILE__, __LINE__, event.data, event.len, "now");
+  const rdzv_event event = await_event(loop);
+  CHECK(event.op == wait && event.op_data == &mark && event.member == at.store && event.member_data == NULL);
+  CHECK_VALUE(result_of(wait), "now");
   CHECK_NUMBER(rdzv_loop_fd(loop), fd);
 
-  // What is removed is heard of no more.
-  uint64_t gone = 0;
-  OK(rdzv_loop_store_get(loop, store, TEXT("never"), -1, &gone, &error));
-  OK(rdzv_loop_remove_store(loop, store, &error));
-  OK(rdzv_loop_remove_store(loop, store, &error));
+  // While it is under way, an operation is not used otherwise; a member that is removed reports nothing any more.
+  SUBMIT(at.store, wait, -1, rdzv_op_get(wait, TEXT("never"), &error));
+  FAILS(RDZV_REENTRANT, rdzv_op_get(wait, TEXT("other"), &error));
+  FAILS(RDZV_REENTRANT, rdzv_loop_submit(at.store, wait, -1, &error));
+  rdzv_store *blocking = connect_store(NULL, rdzv_server_port(server));
+  FAILS(RDZV_REENTRANT, rdzv_store_perform(blocking, wait, -1, &error));
+  rdzv_result none = {.struct_size = sizeof none};
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_op_get_result(wait, &none, &error));
+  OK(rdzv_loop_remove(at.store, &error));
   rdzv_event last = {.struct_size = sizeof last};
   OK(rdzv_loop_poll(loop, &error));
   OK(rdzv_loop_next_event(loop, &last, &error));
   CHECK_NUMBER(last.kind, RDZV_EVENT_NONE);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_store_ping(loop, store, -1, &gone, &error));
+  PERFORM(blocking, wait, rdzv_op_ping(wait, &error));
+  rdzv_store_free(blocking);
   await_waiting(server, 0);
+
+  // An operation that is freed while it is under way has no event.
+  rdzv_store_options options = options_for(rdzv_server_port(server));
+  rdzv_loop_member *again = NULL;
+  OK(rdzv_loop_add_store(loop, &options, &mark, &again, &error));
+  SUBMIT(again, wait, -1, rdzv_op_set(wait, TEXT("freed"), TEXT("v"), &error));
+  rdzv_op_free(wait);
+  SUBMIT(again, op, -1, rdzv_op_get(op, TEXT("freed"), &error));
+  CHECK_VALUE(await_success_of(loop, op), "v");
+  // An operation outlives its loop.
+  SUBMIT(again, op, -1, rdzv_op_get(op, TEXT("never"), &error));
   rdzv_loop_free(loop);
+  OK(rdzv_op_ping(op, &error));
+  rdzv_op_free(op);
   rdzv_server_free(server);
 }
 
-// The next event fails so.
-static void await_failure(struct looped at, uint64_t operation, struct failure wanted) {
-  const rdzv_event event = await_event(at.loop);
-  check_failure(__FILE__, __LINE__, wanted.operation, event.status, event.error, wanted);
-  CHECK_NUMBER((long long)event.operation, (long long)operation);
-  CHECK(event.data == NULL && event.len == 0 && event.item_count == 0);
+// The next event ends the operation with this failure, which names its one key.
+static void await_failure(struct looped at, struct failure wanted) {
+  const rdzv_result result = await_op(at.loop, at.op);
+  check_failure(__FILE__, __LINE__, wanted.operation, result.status, result.error, wanted);
+  CHECK(result.value == NULL && result.value_len == 0 && result.item_count == 0);
   // The key as the program named it.
-  size_t len = 0;
-  const uint8_t *key = rdzv_error_key(event.error, 0, &len);
-  CHECK(rdzv_error_key_count(event.error) == 1);
-  check_bytes(__FILE__, __LINE__, key, len, wanted.message_part);
+  CHECK(info_of(result.error).key_count == 1);
+  CHECK_KEY(result.error, 0, wanted.message_part);
 }
 
 static void peer_fails(enum conduct conduct, int64_t timeout_ms, rdzv_status status) {
   struct peer *peer = peer_start(conduct);
   const struct looped at = loop_at(peer_port(peer));
-  uint64_t operation = 0;
-  OK(rdzv_loop_store_get(at.loop, at.store, TEXT("key"), timeout_ms, &operation, &error));
-  await_failure(at, operation, (struct failure){status, "get", peer_text(peer_port(peer)), NULL, "key"});
-  rdzv_loop_free(at.loop);
+  SUBMIT(at.store, at.op, timeout_ms, rdzv_op_get(at.op, TEXT("key"), &error));
+  await_failure(at, (struct failure){status, "get", peer_text(peer_port(peer)), NULL, "key"});
+  end_loop(at);
   peer_stop(peer);
 }
 
@@ -148,20 +151,19 @@ void loop_events_tell_of_failures(void) {
   rdzv_server *server = start_server(NULL);
   const struct looped at = loop_at(rdzv_server_port(server));
   const char *peer = rdzv_server_address(server);
-  uint64_t operation = 0;
-  OK(rdzv_loop_store_get(at.loop, at.store, TEXT("key"), 100, &operation, &error));
-  await_failure(at, operation, (struct failure){RDZV_TIMED_OUT, "get", peer, "waiting", "key"});
-  OK(rdzv_loop_store_queue_pop(at.loop, at.store, TEXT("key"), 0, &operation, &error));
-  await_failure(at, operation, (struct failure){RDZV_QUEUE_EMPTY, "queue_pop", peer, NULL, "key"});
-  OK(rdzv_loop_store_barrier(at.loop, at.store, TEXT("key"), 2, -1, &operation, &error));
-  OK(rdzv_loop_cancel(at.loop, at.store, operation, &error));
-  await_failure(at, operation, (struct failure){RDZV_CANCELLED, "barrier", peer, NULL, "key"});
-  // What is over, or was never there, is ignored.
-  OK(rdzv_loop_cancel(at.loop, at.store, operation, &error));
-  OK(rdzv_loop_cancel(at.loop, at.store, UINT64_MAX, &error));
-  OK(rdzv_loop_cancel(at.loop, UINT32_MAX, operation, &error));
-  OK(rdzv_loop_store_wait(at.loop, at.store, (rdzv_bytes[]){BYTES("never")}, 1, -1, &operation, &error));
-  // Turns until the wait has reached the server.
+  SUBMIT(at.store, at.op, 100, rdzv_op_get(at.op, TEXT("key"), &error));
+  await_failure(at, (struct failure){RDZV_TIMED_OUT, "get", peer, "waiting", "key"});
+  SUBMIT(at.store, at.op, 0, rdzv_op_queue_pop(at.op, TEXT("key"), &error));
+  await_failure(at, (struct failure){RDZV_QUEUE_EMPTY, "queue_pop", peer, NULL, "key"});
+  SUBMIT(at.store, at.op, -1, rdzv_op_barrier(at.op, TEXT("key"), 2, &error));
+  OK(rdzv_loop_cancel(at.loop, at.op, &error));
+  await_failure(at, (struct failure){RDZV_CANCELLED, "barrier", peer, NULL, "key"});
+  // An operation that is over, or was never submitted, is ignored.
+  OK(rdzv_loop_cancel(at.loop, at.op, &error));
+  OK(rdzv_op_wait(at.op, (rdzv_bytes[]){BYTES("never")}, 1, &error));
+  OK(rdzv_loop_cancel(at.loop, at.op, &error));
+  OK(rdzv_loop_submit(at.store, at.op, -1, &error));
+  // Polls until the wait has reached the server.
   const long long deadline_ms = now_ms() + PATIENCE_MS;
   rdzv_server_stats stats = {.struct_size = sizeof stats};
   while (stats.waiting == 0) {
@@ -170,8 +172,8 @@ void loop_events_tell_of_failures(void) {
     OK(rdzv_server_get_stats(server, &stats, &error));
   }
   OK(rdzv_server_stop(server, &error));
-  await_failure(at, operation, (struct failure){RDZV_SERVER_GONE, "wait", peer, NULL, "never"});
-  rdzv_loop_free(at.loop);
+  await_failure(at, (struct failure){RDZV_SERVER_GONE, "wait", peer, NULL, "never"});
+  end_loop(at);
   rdzv_server_free(server);
 
   peer_fails(ACCEPTS_AND_IS_SILENT, 100, RDZV_TIMED_OUT);
@@ -184,47 +186,38 @@ void loop_events_tell_of_failures(void) {
 void loops_refuse_bad_arguments(void) {
   const rdzv_status INVALID = RDZV_INVALID_ARGUMENT;
   rdzv_server *server = start_server(NULL);
-  rdzv_store_options *options = NULL;
-  OK(rdzv_store_options_new(&options, &error));
+  rdzv_store_options options = {.struct_size = sizeof options, .port = rdzv_server_port(server)};
   rdzv_loop *loop = NULL;
-  uint32_t store = 77;
-  uint64_t operation = 77;
+  rdzv_loop_member *store = NULL;
+  rdzv_op *op = rdzv_op_new(NULL);
   FAILS(INVALID, rdzv_loop_new(NULL, NULL, &error));
   OK(rdzv_loop_new(NULL, &loop, &error));
   FAILS(INVALID, rdzv_loop_poll(NULL, &error));
-  rdzv_event event = {.struct_size = sizeof event, .number = 77};
+  rdzv_event event = {.struct_size = sizeof event, .kind = 77};
   FAILS(INVALID, rdzv_loop_next_event(NULL, &event, &error));
   FAILS(INVALID, rdzv_loop_next_event(loop, NULL, &error));
-  event.struct_size = offsetof(rdzv_event, revision) - 1;
+  event.struct_size = sizeof event - 1;
   FAILS(INVALID, rdzv_loop_next_event(loop, &event, &error));
-  CHECK(event.number == 77 && event.struct_size == offsetof(rdzv_event, revision) - 1);
-  // Programs that know no revisions yet are told what they know.
-  event.struct_size = offsetof(rdzv_event, revision);
-  event.revision = 77;
-  OK(rdzv_loop_next_event(loop, &event, &error));
-  CHECK(event.number == 0 && event.revision == 77 && event.struct_size == offsetof(rdzv_event, revision));
-  event = (rdzv_event){.struct_size = sizeof event, .number = 77};
-  FAILS(INVALID, rdzv_loop_add_store(NULL, options, &store, &error));
-  FAILS(INVALID, rdzv_loop_add_store(loop, NULL, &store, &error));
+  CHECK(event.kind == 77 && event.struct_size == sizeof event - 1);
+  FAILS(INVALID, rdzv_loop_add_store(NULL, &options, NULL, &store, &error));
+  FAILS(INVALID, rdzv_loop_add_store(loop, NULL, NULL, &store, &error));
   // There is no endpoint yet.
-  FAILS(INVALID, rdzv_loop_add_store(loop, options, &store, &error));
-  OK(rdzv_store_options_set_endpoint(options, TEXT("127.0.0.1"), rdzv_server_port(server), &error));
-  FAILS(INVALID, rdzv_loop_add_store(loop, options, NULL, &error));
-  FAILS(INVALID, rdzv_loop_remove_store(NULL, 1, &error));
-  FAILS(INVALID, rdzv_loop_cancel(NULL, 1, 1, &error));
-  CHECK_NUMBER(store, 77);
-  // Before the first store, no number names one; afterwards, only its own does.
-  FAILS(INVALID, rdzv_loop_store_ping(loop, 1, -1, &operation, &error));
-  OK(rdzv_loop_add_store(loop, options, &store, &error));
-  FAILS(INVALID, rdzv_loop_store_ping(loop, 0, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_ping(loop, store + 1, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_ping(loop, UINT32_MAX, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_ping(loop, store, -1, NULL, &error));
-  CHECK_NUMBER((long long)operation, 77);
+  FAILS(INVALID, rdzv_loop_add_store(loop, &options, NULL, &store, &error));
+  options.host = "127.0.0.1";
+  FAILS(INVALID, rdzv_loop_add_store(loop, &options, NULL, NULL, &error));
+  FAILS(INVALID, rdzv_loop_remove(NULL, &error));
+  FAILS(INVALID, rdzv_loop_cancel(NULL, op, &error));
+  FAILS(INVALID, rdzv_loop_cancel(loop, NULL, &error));
+  CHECK(store == NULL);
+  OK(rdzv_loop_add_store(loop, &options, NULL, &store, &error));
+  FAILS(INVALID, rdzv_loop_submit(store, op, -1, &error));
+  OK(rdzv_op_ping(op, &error));
+  FAILS(INVALID, rdzv_loop_submit(NULL, op, -1, &error));
+  FAILS(INVALID, rdzv_loop_submit(store, NULL, -1, &error));
+  FAILS(INVALID, rdzv_loop_submit(store, op, -2, &error));
   rdzv_loop_free(NULL);
   CHECK_NUMBER(rdzv_loop_fd(NULL), -1);
-  CHECK(rdzv_loop_item(NULL, 0, NULL) == NULL && rdzv_loop_item(loop, 0, NULL) == NULL);
   rdzv_loop_free(loop);
-  rdzv_store_options_free(options);
+  rdzv_op_free(op);
   rdzv_server_free(server);
 }

@@ -10,16 +10,15 @@ namespace {
 
 // Logs a server's start through a sink, which throws where it can.
 bool log_something(int& lines) {
-  auto context = rdzv::context::create();
-  if (!context) return false;
-  auto outcome = context->set_log_sink(rdzv::log_level::info, [&lines](rdzv::log_level, std::string_view, std::string_view) {
+  rdzv::context context;
+  auto outcome = context.set_log_sink(rdzv::log_level::info, [&lines](rdzv::log_level, std::string_view, std::string_view) {
     ++lines;
 #if defined(__cpp_exceptions)
     throw lines;
 #endif
   });
   if (!outcome) return false;
-  auto server = rdzv::server::start("127.0.0.1", 0, &*context);
+  auto server = rdzv::server::start("127.0.0.1", 0, &context);
   return server.has_value() && server->stop().has_value();
 }
 

@@ -1,150 +1,144 @@
 // Native stores in an event loop: what they have beyond the others, as events.
 #include "check.h"
+#include "ops.h"
 #include "tests.h"
 
 // A session of this name in the loop, which is open.
-static uint32_t add_native(rdzv_loop *loop, const rdzv_server *server, const char *node, int64_t heartbeat_ms) {
-  rdzv_store_options *options = options_for(rdzv_server_port(server));
-  OK(rdzv_store_options_set_node(options, TEXT(node), &error));
-  OK(rdzv_store_options_set_heartbeat(options, heartbeat_ms, 1, &error));
-  uint32_t store = 0;
-  OK(rdzv_loop_add_native_store(loop, options, &store, &error));
-  CHECK(store > 0);
-  rdzv_store_options_free(options);
+static rdzv_loop_member *add_native(rdzv_loop *loop, const rdzv_server *server, const char *node,
+                                    int64_t heartbeat_ms) {
+  rdzv_store_options options = options_for(rdzv_server_port(server));
+  options.node = node;
+  options.heartbeat_ms = heartbeat_ms;
+  options.heartbeats_missed_max = 1;
+  rdzv_loop_member *store = NULL;
+  OK(rdzv_loop_add_native_store(loop, &options, NULL, &store, &error));
+  CHECK(store != NULL);
   const rdzv_event event = await_event(loop);
-  CHECK(event.kind == RDZV_EVENT_NODE_OPEN && event.store == store);
+  CHECK(event.kind == RDZV_EVENT_SESSION_OPEN && event.member == store);
   return store;
 }
 
-// The end of this operation, which comes next and goes well.
-static rdzv_event success_of(rdzv_loop *loop, uint64_t operation) {
+// The watch begins, at this revision unless that is 0.
+static void begins(rdzv_loop *loop, const rdzv_op *watch, uint64_t revision) {
   const rdzv_event event = await_event(loop);
-  if (event.status != RDZV_OK) FAIL("%s", rdzv_error_message(event.error));
-  CHECK_NUMBER(event.kind, RDZV_EVENT_COMPLETED);
-  CHECK_NUMBER((long long)event.operation, (long long)operation);
-  return event;
+  CHECK(event.kind == RDZV_EVENT_WATCHING && event.op == watch);
+  if (revision > 0) CHECK_NUMBER((long long)result_of(watch).revision, (long long)revision);
 }
 
-// A submission that must be taken, and its end, which comes next. `operation` and `event` are variables.
-#define DONE(loop, call)                   \
-  do {                                     \
-    OK(call);                              \
-    event = success_of(loop, operation);   \
-  } while (false)
-
-// The watch tells next of this key's change to this value, or of its removal when that is NULL.
-static void next_is(rdzv_loop *loop, uint64_t watch, const char *key, const char *value) {
+// The watch reports next this key's change to this value, or its removal when that is NULL.
+static void next_is(rdzv_loop *loop, const rdzv_op *watch, const char *key, const char *value) {
   const rdzv_event event = await_event(loop);
   CHECK_NUMBER(event.kind, RDZV_EVENT_CHANGE);
-  CHECK(event.operation == watch && event.revision > 0 && event.status == RDZV_OK);
-  check_bytes(__FILE__, __LINE__, event.data, event.len, key);
-  CHECK_NUMBER((long long)event.item_count, value != NULL);
-  size_t len = 0;
-  if (value != NULL) CHECK_LENT(rdzv_loop_item(loop, 0, &len), len, value);
+  CHECK(event.op == watch && event.change->revision > 0 && event.error == NULL);
+  check_bytes(__FILE__, __LINE__, event.change->key, event.change->key_len, key);
+  CHECK_NUMBER(event.change->kind, value == NULL ? RDZV_CHANGE_DELETE : RDZV_CHANGE_PUT);
+  CHECK((event.change->value != NULL) == (value != NULL));
+  if (value != NULL) check_bytes(__FILE__, __LINE__, event.change->value, event.change->value_len, value);
 }
 
-// A lease with a key on it: its number; or by which operation it was granted, if it is to end by itself.
-static uint64_t grant(rdzv_loop *loop, uint32_t store, int64_t ttl_ms, const char *key) {
+// A lease with a key on it.
+static uint64_t grant(rdzv_loop *loop, rdzv_loop_member *store, rdzv_op *op, int64_t ttl_ms, const char *key) {
   const rdzv_bytes keys[] = {BYTES(key)};
-  uint64_t operation = 0;
-  rdzv_event event;
-  DONE(loop, rdzv_loop_store_grant_lease(loop, store, ttl_ms, -1, &operation, &error));
-  const uint64_t granted = operation, lease = (uint64_t)event.number;
-  DONE(loop, rdzv_loop_store_attach_lease(loop, store, lease, keys, 1, -1, &operation, &error));
+  SUBMIT(store, op, -1, rdzv_op_grant_lease(op, ttl_ms, &error));
+  const uint64_t lease = await_success_of(loop, op).lease;
   CHECK(lease > 0);
-  return ttl_ms > 0 ? granted : lease;
+  SUBMIT(store, op, -1, rdzv_op_attach_lease(op, lease, keys, 1, &error));
+  await_success_of(loop, op);
+  return lease;
 }
 
 void loops_have_native_stores(void) {
   rdzv_server *server = start_server(NULL);
   rdzv_loop *loop = NULL;
   OK(rdzv_loop_new(NULL, &loop, &error));
-  const uint32_t store = add_native(loop, server, "ada", 5000);
-  uint64_t watch = 0, operation = 0;
+  rdzv_loop_member *store = add_native(loop, server, "ada", 5000);
+  rdzv_op *op = rdzv_op_new(NULL), *part = rdzv_op_new(NULL), *watch = rdzv_op_new(NULL);
   rdzv_event event;
 
   // All that every store does.
-  DONE(loop, rdzv_loop_store_set(loop, store, TEXT("k"), TEXT("v"), -1, &operation, &error));
-  DONE(loop, rdzv_loop_store_get(loop, store, TEXT("k"), -1, &operation, &error));
-  CHECK(event.len == 1);
-  FAILS(RDZV_UNSUPPORTED, rdzv_loop_store_barrier(loop, store, TEXT("b"), 1, -1, &operation, &error));
+  SUBMIT(store, op, -1, rdzv_op_set(op, TEXT("k"), TEXT("v"), &error));
+  await_success_of(loop, op);
+  SUBMIT(store, op, -1, rdzv_op_get(op, TEXT("k"), &error));
+  CHECK_VALUE(await_success_of(loop, op), "v");
+  const struct failure unsupported = {.status = RDZV_UNSUPPORTED};
+  SUBMIT_FAILS_LIKE(unsupported, store, op, rdzv_op_barrier(op, TEXT("b"), 1, &error));
+  SUBMIT_FAILS_LIKE(unsupported, store, op, rdzv_op_run_info(op, &error));
+  SUBMIT_FAILS_LIKE(unsupported, store, op, rdzv_op_next_rendezvous(op, &error));
 
-  // A watch from a revision on, until it is given up.
-  OK(rdzv_loop_store_watch_key(loop, store, TEXT("k"), 1, -1, &watch, &error));
-  CHECK_NUMBER((long long)success_of(loop, watch).revision, 1);
+  // A watch from a revision on, until it is cancelled.
+  SUBMIT(store, watch, -1, rdzv_op_watch_key(watch, TEXT("k"), 1, &error));
+  begins(loop, watch, 1);
   next_is(loop, watch, "k", "v");
-  OK(rdzv_loop_cancel(loop, store, watch, &error));
-  event = await_event(loop);
-  CHECK(event.kind == RDZV_EVENT_WATCH_OVER && event.status == RDZV_CANCELLED && event.operation == watch);
-  OK(rdzv_loop_store_watch_prefix(loop, store, TEXT("dir/"), 0, -1, &watch, &error));
-  success_of(loop, watch);
+  FAILS(RDZV_REENTRANT, rdzv_op_ping(watch, &error));
+  OK(rdzv_loop_cancel(loop, watch, &error));
+  CHECK_NUMBER(await_op(loop, watch).status, RDZV_CANCELLED);
+  // One that is freed reports nothing.
+  SUBMIT(store, watch, -1, rdzv_op_watch_key(watch, TEXT("k"), 0, &error));
+  begins(loop, watch, 0);
+  rdzv_op_free(watch);
+  SUBMIT(store, op, -1, rdzv_op_set(op, TEXT("k"), TEXT("w"), &error));
+  await_success_of(loop, op);
+  watch = rdzv_op_new(NULL);
+  SUBMIT(store, watch, -1, rdzv_op_watch_prefix(watch, TEXT("dir/"), 0, &error));
+  begins(loop, watch, 0);
 
   // A transaction that another session does, as a change here; and one of this loop's own.
-  rdzv_store_options *options = options_for(rdzv_server_port(server));
+  rdzv_store_options options = options_for(rdzv_server_port(server));
   rdzv_store *other = NULL;
-  OK(rdzv_store_connect_native(NULL, options, &other, &error));
-  rdzv_store_options_free(options);
-  rdzv_txn *txn = rdzv_txn_new();
-  OK(rdzv_txn_require_absent(txn, TEXT("dir/a"), &error));
-  OK(rdzv_txn_set(txn, TEXT("dir/a"), TEXT("1"), &error));
-  int32_t holds = 0;
-  uint64_t revision = 0;
-  OK(rdzv_store_commit(other, txn, -1, &holds, &revision, &error));
-  CHECK_NUMBER(holds, 1);
+  OK(rdzv_store_new_native(NULL, &options, &other, &error));
+  OK(rdzv_op_transaction(op, &error));
+  OK(rdzv_op_require_absent(op, TEXT("dir/a"), &error));
+  INCLUDE(op, part, rdzv_op_set(part, TEXT("dir/a"), TEXT("1"), &error));
+  OK(rdzv_store_perform(other, op, -1, &error));
+  CHECK_NUMBER(result_of(op).holds, 1);
+  const uint64_t revision = result_of(op).revision;
   next_is(loop, watch, "dir/a", "1");
-  DONE(loop, rdzv_loop_store_commit(loop, store, txn, -1, &operation, &error));
-  CHECK(event.number == 0 && event.revision == revision);
-  rdzv_txn_free(txn);
+  OK(rdzv_loop_submit(store, op, -1, &error));
+  const rdzv_result again = await_success_of(loop, op);
+  CHECK(again.holds == 0 && again.revision == revision);
 
-  // A batch, whose answers come one by one.
-  rdzv_batch *batch = rdzv_batch_new();
-  OK(rdzv_batch_add(batch, TEXT("n"), 5, &error));
-  OK(rdzv_batch_add(batch, TEXT("k"), 1, &error));
-  DONE(loop, rdzv_loop_store_batch(loop, store, batch, -1, &operation, &error));
-  CHECK(event.item_count == 2);
-  rdzv_batch_free(batch);
-  rdzv_answer answer = {.struct_size = sizeof answer};
-  OK(rdzv_loop_answer(loop, 0, &answer, &error));
-  CHECK(answer.status == RDZV_OK && answer.number == 5 && answer.data == NULL);
-  OK(rdzv_loop_answer(loop, 1, &answer, &error));
-  CHECK(answer.status == RDZV_INVALID_ARGUMENT && answer.len > 0);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_answer(loop, 2, &answer, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_answer(loop, 0, NULL, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_answer(NULL, 0, &answer, &error));
-  DONE(loop, rdzv_loop_store_delete_prefix(loop, store, TEXT("k"), -1, &operation, &error));
-  CHECK(event.number == 1);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_answer(loop, 0, &answer, &error));
+  // A batch, whose results come one by one.
+  OK(rdzv_op_batch(op, &error));
+  INCLUDE(op, part, rdzv_op_add(part, TEXT("n"), 5, &error));
+  INCLUDE(op, part, rdzv_op_add(part, TEXT("k"), 1, &error));
+  OK(rdzv_loop_submit(store, op, -1, &error));
+  CHECK_NUMBER((long long)await_success_of(loop, op).part_count, 2);
+  CHECK(part_of(op, 0).status == RDZV_OK && part_of(op, 0).sum == 5);
+  CHECK(part_of(op, 1).status == RDZV_INVALID_ARGUMENT && part_of(op, 1).error != NULL);
+  SUBMIT(store, op, -1, rdzv_op_delete_prefix(op, TEXT("k"), &error));
+  CHECK_NUMBER(await_success_of(loop, op).deleted, 1);
 
   // Leases: kept, revoked, and over by themselves.
-  const uint64_t lease = grant(loop, store, 0, "leased");
-  DONE(loop, rdzv_loop_store_set(loop, store, TEXT("leased"), TEXT("v"), -1, &operation, &error));
-  DONE(loop, rdzv_loop_store_renew_lease(loop, store, lease, -1, &operation, &error));
-  DONE(loop, rdzv_loop_store_revoke_lease(loop, store, lease, -1, &operation, &error));
-  CHECK(event.number == 1);
-  OK(rdzv_loop_store_renew_lease(loop, store, lease, -1, &operation, &error));
+  const uint64_t lease = grant(loop, store, op, 0, "leased");
+  SUBMIT(store, op, -1, rdzv_op_set(op, TEXT("leased"), TEXT("v"), &error));
+  await_success_of(loop, op);
+  SUBMIT(store, op, -1, rdzv_op_renew_lease(op, lease, &error));
+  await_success_of(loop, op);
+  SUBMIT(store, op, -1, rdzv_op_revoke_lease(op, lease, &error));
+  CHECK_NUMBER(await_success_of(loop, op).deleted, 1);
+  SUBMIT(store, op, -1, rdzv_op_renew_lease(op, lease, &error));
+  CHECK_NUMBER(await_op(loop, op).status, RDZV_NOT_FOUND);
+  const uint64_t brief_lease = grant(loop, store, op, 50, "leased");
   event = await_event(loop);
-  CHECK(event.operation == operation && event.status == RDZV_NOT_FOUND);
-  const uint64_t granted = grant(loop, store, 50, "leased");
-  event = await_event(loop);
-  CHECK(event.kind == RDZV_EVENT_LEASE_OVER && event.operation == granted && event.number == RDZV_WHY_DEADLINE);
+  CHECK(event.kind == RDZV_EVENT_LEASE_OVER && event.lease == brief_lease && event.lease_why == RDZV_WHY_DEADLINE);
 
   // A barrier for names.
   const rdzv_bytes both[] = {BYTES("ada"), BYTES("bob")};
-  OK(rdzv_loop_node_barrier(loop, store, TEXT("gate"), 0, both, 2, 50, &operation, &error));
-  event = await_event(loop);
-  check_failure(__FILE__, __LINE__, "barrier", event.status, event.error,
+  SUBMIT(store, op, 50, rdzv_op_named_barrier(op, TEXT("gate"), 0, NULL, 0, 0, both, 2, &error));
+  const rdzv_result late = await_op(loop, op);
+  check_failure(__FILE__, __LINE__, "barrier", late.status, late.error,
                 (struct failure){RDZV_TIMED_OUT, "barrier", rdzv_server_address(server), "waiting", "bob"});
-  CHECK(event.number == 1 && rdzv_error_generation(event.error) == 1);
-  size_t len = 0;
-  CHECK_LENT(rdzv_error_node(event.error, 0, &len), len, "bob");
+  CHECK(late.generation == 1 && info_of(late.error).generation == 1);
+  CHECK_NODE(late.error, 0, "bob");
 
-  // Whose loop does not turn is silent, and is taken for dead after its one heartbeat; who is removed, at once.
+  // A session whose loop is not polled is silent, and dead for the server after its one heartbeat; one that is removed, at
+  // once.
   rdzv_loop *silent = NULL;
   OK(rdzv_loop_new(NULL, &silent, &error));
-  const uint32_t sleeper = add_native(silent, server, "eve", 50);
+  rdzv_loop_member *sleeper = add_native(silent, server, "eve", 50);
   const long long began_ms = now_ms();
-  grant(silent, sleeper, 0, "dir/silent");
-  OK(rdzv_loop_store_set(silent, sleeper, TEXT("dir/silent"), TEXT("v"), -1, &operation, &error));
+  grant(silent, sleeper, op, 0, "dir/silent");
+  SUBMIT(sleeper, op, -1, rdzv_op_set(op, TEXT("dir/silent"), TEXT("v"), &error));
   while (rdzv_loop_poll(silent, NULL) == RDZV_OK) {
     rdzv_event set = {.struct_size = sizeof set};
     OK(rdzv_loop_next_event(silent, &set, &error));
@@ -154,23 +148,38 @@ void loops_have_native_stores(void) {
   next_is(loop, watch, "dir/silent", NULL);
   CHECK(now_ms() - began_ms >= 49);
   rdzv_loop_free(silent);
-  const uint32_t brief = add_native(loop, server, "cid", 5000);
-  grant(loop, brief, 0, "dir/brief");
+  rdzv_loop_member *brief = add_native(loop, server, "cid", 5000);
+  grant(loop, brief, op, 0, "dir/brief");
   OK(rdzv_store_set(other, TEXT("dir/brief"), TEXT("v"), -1, &error));
   next_is(loop, watch, "dir/brief", "v");
-  OK(rdzv_loop_remove_store(loop, brief, &error));
+  OK(rdzv_loop_remove(brief, &error));
   next_is(loop, watch, "dir/brief", NULL);
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_store_ping(loop, brief, -1, &operation, &error));
 
-  // A goodbye is heard, and the session is over.
-  OK(rdzv_loop_node_shutdown(loop, store, -1, &operation, &error));
-  success_of(loop, operation);
-  event = await_event(loop);
-  CHECK(event.kind == RDZV_EVENT_NODE_OVER && event.status == RDZV_OK && event.store == store);
-  FAILS(RDZV_SERVER_GONE, rdzv_loop_store_watch_key(loop, store, TEXT("k"), 0, -1, &operation, &error));
+  // The session ends gracefully, and its watch with it.
+  SUBMIT(store, op, -1, rdzv_op_end_session(op, &error));
+  bool is_over = false, has_completed = false;
+  for (int left = 3; left > 0; --left) {
+    event = await_event(loop);
+    if (event.kind == RDZV_EVENT_SESSION_OVER) {
+      CHECK(event.error == NULL && event.member == store && event.op == NULL);
+      is_over = true;
+    } else if (event.op == op) {
+      CHECK_NUMBER(result_of(op).status, RDZV_OK);
+      has_completed = true;
+    } else {
+      CHECK(event.kind == RDZV_EVENT_COMPLETED && event.op == watch && result_of(watch).status == RDZV_SERVER_GONE);
+    }
+    if (is_over && has_completed) break;
+  }
+  CHECK(is_over && has_completed);
+  const struct failure gone = {.status = RDZV_SERVER_GONE};
+  SUBMIT_FAILS_LIKE(gone, store, op, rdzv_op_watch_key(op, TEXT("k"), 0, &error));
 
   rdzv_store_free(other);
   rdzv_loop_free(loop);
+  rdzv_op_free(watch);
+  rdzv_op_free(part);
+  rdzv_op_free(op);
   rdzv_server_free(server);
 }
 
@@ -179,46 +188,28 @@ void loops_refuse_what_native_stores_alone_have(void) {
   rdzv_server *server = start_server(NULL);
   rdzv_loop *loop = NULL;
   OK(rdzv_loop_new(NULL, &loop, &error));
-  uint32_t plain = 0, none = 77;
-  rdzv_store_options *options = options_for(rdzv_server_port(server));
-  OK(rdzv_loop_add_store(loop, options, &plain, &error));
-  FAILS(INVALID, rdzv_loop_add_native_store(NULL, options, &none, &error));
-  FAILS(INVALID, rdzv_loop_add_native_store(loop, NULL, &none, &error));
-  FAILS(INVALID, rdzv_loop_add_native_store(loop, options, NULL, &error));
-  rdzv_store_options_free(options);
-  OK(rdzv_store_options_new(&options, &error));
-  FAILS(INVALID, rdzv_loop_add_native_store(loop, options, &none, &error));
-  rdzv_store_options_free(options);
-  CHECK_NUMBER(none, 77);
-  uint64_t operation = 77;
-  rdzv_txn *txn = rdzv_txn_new();
-  rdzv_batch *batch = rdzv_batch_new();
+  rdzv_loop_member *plain = NULL, *none = NULL;
+  rdzv_store_options options = options_for(rdzv_server_port(server));
+  OK(rdzv_loop_add_store(loop, &options, NULL, &plain, &error));
+  FAILS(INVALID, rdzv_loop_add_native_store(NULL, &options, NULL, &none, &error));
+  FAILS(INVALID, rdzv_loop_add_native_store(loop, NULL, NULL, &none, &error));
+  FAILS(INVALID, rdzv_loop_add_native_store(loop, &options, NULL, NULL, &error));
+  options.host = NULL;
+  FAILS(INVALID, rdzv_loop_add_native_store(loop, &options, NULL, &none, &error));
+  CHECK(none == NULL);
+  rdzv_op *op = rdzv_op_new(NULL);
   const rdzv_bytes both[] = {BYTES("ada"), BYTES("bob")};
   const struct failure other_kind = {RDZV_UNSUPPORTED, NULL, rdzv_server_address(server), NULL, "c10d"};
-  FAILS_LIKE(other_kind, rdzv_loop_store_watch_key(loop, plain, TEXT("k"), 0, -1, &operation, &error));
-  FAILS_LIKE(other_kind, rdzv_loop_store_watch_prefix(loop, plain, TEXT("k"), 0, -1, &operation, &error));
-  FAILS_LIKE(other_kind, rdzv_loop_store_grant_lease(loop, plain, 0, -1, &operation, &error));
-  FAILS_LIKE(other_kind, rdzv_loop_store_attach_lease(loop, plain, 1, both, 2, -1, &operation, &error));
-  FAILS_LIKE(other_kind, rdzv_loop_store_renew_lease(loop, plain, 1, -1, &operation, &error));
-  FAILS_LIKE(other_kind, rdzv_loop_store_revoke_lease(loop, plain, 1, -1, &operation, &error));
-  FAILS_LIKE(other_kind, rdzv_loop_store_delete_prefix(loop, plain, TEXT("k"), -1, &operation, &error));
-  FAILS_LIKE(other_kind, rdzv_loop_store_commit(loop, plain, txn, -1, &operation, &error));
-  FAILS_LIKE(other_kind, rdzv_loop_store_batch(loop, plain, batch, -1, &operation, &error));
-  const uint32_t live = add_native(loop, server, "dan", 5000);
-  FAILS(INVALID, rdzv_loop_store_watch_key(NULL, live, TEXT("k"), 0, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_watch_key(loop, 999, TEXT("k"), 0, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_watch_key(loop, live, NULL, 1, 0, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_watch_key(loop, live, TEXT("k"), 0, -2, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_watch_key(loop, live, TEXT("k"), 0, -1, NULL, &error));
-  FAILS(INVALID, rdzv_loop_store_watch_prefix(loop, live, NULL, 1, 0, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_grant_lease(loop, live, -1, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_attach_lease(loop, live, 1, NULL, 1, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_delete_prefix(loop, live, NULL, 1, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_commit(loop, live, NULL, -1, &operation, &error));
-  FAILS(INVALID, rdzv_loop_store_batch(loop, live, NULL, -1, &operation, &error));
-  CHECK_NUMBER((long long)operation, 77);
-  rdzv_txn_free(txn);
-  rdzv_batch_free(batch);
+  SUBMIT_FAILS_LIKE(other_kind, plain, op, rdzv_op_watch_key(op, TEXT("k"), 0, &error));
+  SUBMIT_FAILS_LIKE(other_kind, plain, op, rdzv_op_watch_prefix(op, TEXT("k"), 0, &error));
+  SUBMIT_FAILS_LIKE(other_kind, plain, op, rdzv_op_grant_lease(op, 0, &error));
+  SUBMIT_FAILS_LIKE(other_kind, plain, op, rdzv_op_attach_lease(op, 1, both, 2, &error));
+  SUBMIT_FAILS_LIKE(other_kind, plain, op, rdzv_op_delete_prefix(op, TEXT("k"), &error));
+  SUBMIT_FAILS_LIKE(other_kind, plain, op, rdzv_op_transaction(op, &error));
+  SUBMIT_FAILS_LIKE(other_kind, plain, op, rdzv_op_batch(op, &error));
+  const struct failure unsupported = {.status = RDZV_UNSUPPORTED};
+  SUBMIT_FAILS_LIKE(unsupported, plain, op, rdzv_op_next_rendezvous(op, &error));
   rdzv_loop_free(loop);
+  rdzv_op_free(op);
   rdzv_server_free(server);
 }

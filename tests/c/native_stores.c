@@ -1,5 +1,6 @@
 // Stores over the native protocol: what they have beyond the others.
 #include "check.h"
+#include "ops.h"
 #include "tests.h"
 
 #include <limits.h>
@@ -10,30 +11,47 @@
 static const rdzv_status INVALID = RDZV_INVALID_ARGUMENT;
 
 static rdzv_store *connect_native(const rdzv_server *server, const char *node, int64_t grace_ms) {
-  rdzv_store_options *options = options_for(rdzv_server_port(server));
-  OK(rdzv_store_options_set_node(options, TEXT(node), &error));
-  OK(rdzv_store_options_set_grace_ms(options, grace_ms, &error));
-  OK(rdzv_store_options_set_heartbeat(options, 5000, 3, &error));
+  rdzv_store_options options = options_for(rdzv_server_port(server));
+  options.node = node;
+  options.grace_ms = grace_ms;
+  options.heartbeat_ms = 5000;
+  options.heartbeats_missed_max = 3;
   rdzv_store *store = NULL;
-  OK(rdzv_store_connect_native(NULL, options, &store, &error));
+  OK(rdzv_store_new_native(NULL, &options, &store, &error));
   CHECK(store != NULL);
-  rdzv_store_options_free(options);
   return store;
 }
 
 static rdzv_lease *grant(const rdzv_store *store, int64_t ttl_ms, const char *key) {
   rdzv_lease *lease = NULL;
-  OK(rdzv_store_grant_lease(store, ttl_ms, -1, &lease, &error));
+  OK(rdzv_lease_new(store, ttl_ms, -1, &lease, &error));
   CHECK(lease != NULL && rdzv_lease_number(lease) > 0);
   const rdzv_bytes keys[] = {BYTES(key)};
-  OK(rdzv_lease_attach(lease, keys, 1, -1, &error));
+  rdzv_op *op = rdzv_op_new(NULL);
+  PERFORM(store, op, rdzv_op_attach_lease(op, rdzv_lease_number(lease), keys, 1, &error));
+  rdzv_op_free(op);
   OK(rdzv_store_set(store, TEXT(key), TEXT("leased"), -1, &error));
   return lease;
 }
 
+// Renews a lease, and revokes one; the number of keys that were deleted.
+static rdzv_status renew(const rdzv_store *store, const rdzv_lease *lease, rdzv_error **error) {
+  rdzv_op *op = rdzv_op_new(NULL);
+  return perform_once(store, op, rdzv_op_renew_lease(op, rdzv_lease_number(lease), error), -1, NULL, error);
+}
+
+static rdzv_status revoke(const rdzv_store *store, const rdzv_lease *lease, rdzv_result *result,
+                          rdzv_error **error) {
+  rdzv_op *op = rdzv_op_new(NULL);
+  return perform_once(store, op, rdzv_op_revoke_lease(op, rdzv_lease_number(lease), error), -1, result, error);
+}
+
 static rdzv_watch *watch_key(const rdzv_store *store, const char *key, uint64_t from_revision) {
   rdzv_watch *watch = NULL;
-  OK(rdzv_store_watch_key(store, TEXT(key), from_revision, -1, &watch, &error));
+  rdzv_op *op = rdzv_op_new(NULL);
+  OK(rdzv_op_watch_key(op, TEXT(key), from_revision, &error));
+  OK(rdzv_watch_new(store, op, -1, &watch, &error));
+  rdzv_op_free(op);
   CHECK(watch != NULL);
   return watch;
 }
@@ -45,6 +63,7 @@ static uint64_t next_is(const rdzv_watch *watch, const char *wanted_key, const c
   OK(rdzv_watch_next(watch, PATIENCE_MS, &change, key, value, &error));
   CHECK_NUMBER(change.struct_size, sizeof change);
   CHECK_NUMBER(change.kind, wanted_value == NULL ? RDZV_CHANGE_DELETE : RDZV_CHANGE_PUT);
+  check_bytes(__FILE__, __LINE__, change.key, change.key_len, wanted_key);
   CHECK_BUFFER(key, wanted_key);
   CHECK_BUFFER(value, wanted_value == NULL ? "" : wanted_value);
   rdzv_buffer_free(key);
@@ -61,11 +80,13 @@ static void no_change(const rdzv_watch *watch) {
 }
 
 static uint64_t revision_of(const rdzv_store *store, const char *key, const char *wanted) {
-  uint64_t revision = 77;
-  rdzv_buffer *value = rdzv_buffer_new();
-  OK(rdzv_store_get_with_revision(store, TEXT(key), 0, value, &revision, &error));
-  CHECK_BUFFER(value, wanted);
-  rdzv_buffer_free(value);
+  const rdzv_bytes keys[] = {BYTES(key)};
+  rdzv_op *op = rdzv_op_new(NULL);
+  OK(rdzv_op_read(op, keys, 1, &error));
+  OK(rdzv_store_perform(store, op, 0, &error));
+  CHECK_RESULT_ITEM(result_of(op), 0, wanted);
+  const uint64_t revision = result_of(op).revisions[0];
+  rdzv_op_free(op);
   return revision;
 }
 
@@ -82,47 +103,41 @@ void native_stores_have_revisions_pages_and_prefixes(void) {
   OK(rdzv_store_set(store, TEXT("b"), TEXT(""), -1, &error));
   CHECK(revision_of(store, "b", "") > first && revision_of(store, "a", "1") == first);
   CHECK_NUMBER((long long)revision_of(store, "none", ""), 0);
-  rdzv_buffer *value = rdzv_buffer_new();
-  uint64_t revision = 77;
+  rdzv_op *op = rdzv_op_new(NULL);
+  const rdzv_bytes none[] = {BYTES("none")}, both[] = {BYTES("b"), BYTES("a")};
   const struct failure late = {RDZV_TIMED_OUT, "multi_get", rdzv_server_address(server), "waiting", "none"};
-  FAILS_LIKE(late, rdzv_store_get_with_revision(store, TEXT("none"), 50, value, &revision, &error));
-  CHECK_NUMBER((long long)revision, 77);
-  const rdzv_bytes both[] = {BYTES("b"), BYTES("a")};
-  rdzv_list *list = rdzv_list_new();
-  uint64_t revisions[] = {0, 0};
-  OK(rdzv_store_multi_get_with_revisions(store, both, 2, -1, list, revisions, &error));
-  CHECK_NUMBER((long long)rdzv_list_count(list), 2);
-  CHECK_ITEM(list, 1, "1");
-  CHECK(revisions[1] == first && revisions[0] > first);
+  OK(rdzv_op_read(op, none, 1, &error));
+  FAILS_LIKE(late, rdzv_store_perform(store, op, 50, &error));
+  PERFORM(store, op, rdzv_op_read(op, both, 2, &error));
+  CHECK_NUMBER((long long)result_of(op).item_count, 2);
+  CHECK_RESULT_ITEM(result_of(op), 1, "1");
+  CHECK(result_of(op).revisions[1] == first && result_of(op).revisions[0] > first);
 
   // Pages, of a handle with a prefix.
   rdzv_store *beneath = NULL;
-  OK(rdzv_store_with_prefix(store, TEXT("p"), &beneath, &error));
+  OK(rdzv_store_new_prefix(store, TEXT("p"), &beneath, &error));
   const char *names[] = {"k1", "k2", "k3", "x"};
   for (int i = 0; i < 4; ++i) OK(rdzv_store_set(beneath, TEXT(names[i]), TEXT("v"), -1, &error));
   CHECK(revision_of(store, "p/k1", "v") == revision_of(beneath, "k1", "v"));
-  int32_t more = 77;
-  OK(rdzv_store_list_keys_page(beneath, TEXT("k"), NULL, 0, 2, -1, list, &more, &error));
-  CHECK(rdzv_list_count(list) == 2 && more == 1);
-  CHECK_ITEM(list, 1, "k2");
-  OK(rdzv_store_list_keys_page(beneath, TEXT("k"), TEXT("k2"), 2, -1, list, &more, &error));
-  CHECK(rdzv_list_count(list) == 1 && more == 0);
-  CHECK_ITEM(list, 0, "k3");
-  int64_t count = 77;
-  OK(rdzv_store_delete_prefix(beneath, TEXT("k"), -1, &count, NULL, &error));
-  CHECK_NUMBER(count, 3);
-  OK(rdzv_store_list_keys_page(beneath, NULL, 0, NULL, 0, 9, -1, list, &more, &error));
-  CHECK_NUMBER((long long)rdzv_list_count(list), 1);
-  CHECK_ITEM(list, 0, "x");
+  PERFORM(beneath, op, rdzv_op_list_page(op, TEXT("k"), NULL, 0, 2, &error));
+  CHECK(result_of(op).item_count == 2 && result_of(op).more == 1);
+  CHECK_RESULT_ITEM(result_of(op), 1, "k2");
+  PERFORM(beneath, op, rdzv_op_list_page(op, TEXT("k"), TEXT("k2"), 2, &error));
+  CHECK(result_of(op).item_count == 1 && result_of(op).more == 0);
+  CHECK_RESULT_ITEM(result_of(op), 0, "k3");
+  PERFORM(beneath, op, rdzv_op_delete_prefix(op, TEXT("k"), &error));
+  CHECK_NUMBER(result_of(op).deleted, 3);
+  PERFORM(beneath, op, rdzv_op_list_page(op, NULL, 0, NULL, 0, 9, &error));
+  CHECK_NUMBER((long long)result_of(op).item_count, 1);
+  CHECK_RESULT_ITEM(result_of(op), 0, "x");
 
   // The session is that of all handles, and ends with a word for all of them.
-  OK(rdzv_store_end_session(beneath, -1, &error));
+  OK(store_end_session(beneath, -1, &error));
   FAILS(RDZV_SERVER_GONE, rdzv_store_set(store, TEXT("a"), TEXT("2"), -1, &error));
   rdzv_store_free(beneath);
   rdzv_store_free(store);
   rdzv_store_free(other);
-  rdzv_list_free(list);
-  rdzv_buffer_free(value);
+  rdzv_op_free(op);
   rdzv_server_free(server);
 }
 
@@ -134,10 +149,11 @@ void watches_tell_of_changes(void) {
   rdzv_store *store = connect_native(server, "ada", 0);
   rdzv_watch *watch = NULL;
   rdzv_error *details = NULL;
-  CHECK_NUMBER(rdzv_store_watch_key(store, TEXT("early"), 1, -1, &watch, &details), RDZV_COMPACTED);
-  CHECK_NUMBER((long long)rdzv_error_revision(details), 2);
-  size_t len = 0;
-  CHECK_LENT(rdzv_error_key(details, 0, &len), len, "early");
+  rdzv_op *op = rdzv_op_new(NULL);
+  OK(rdzv_op_watch_key(op, TEXT("early"), 1, &error));
+  CHECK_NUMBER(rdzv_watch_new(store, op, -1, &watch, &details), RDZV_COMPACTED);
+  CHECK_NUMBER((long long)info_of(details).revision, 2);
+  CHECK_KEY(details, 0, "early");
   rdzv_error_free(details);
   CHECK(watch == NULL);
 
@@ -160,10 +176,12 @@ void watches_tell_of_changes(void) {
 
   // A prefix, from a revision on, through a handle with a prefix of its own, which may go before the watch.
   rdzv_store *beneath = NULL;
-  OK(rdzv_store_with_prefix(store, TEXT("p"), &beneath, &error));
+  OK(rdzv_store_new_prefix(store, TEXT("p"), &beneath, &error));
   OK(rdzv_store_set(other, TEXT("p/dir/a"), TEXT("1"), -1, &error));
   OK(rdzv_store_set(other, TEXT("p/b"), TEXT("1"), -1, &error));
-  OK(rdzv_store_watch_prefix(beneath, TEXT("dir/"), 2, -1, &watch, &error));
+  OK(rdzv_op_watch_prefix(op, TEXT("dir/"), 2, &error));
+  OK(rdzv_watch_new(beneath, op, -1, &watch, &error));
+  rdzv_op_free(op);
   rdzv_store_free(beneath);
   rdzv_store_free(store);
   CHECK_NUMBER((long long)next_is(watch, "dir/a", "1"), 6);
@@ -235,7 +253,7 @@ void watches_and_leases_are_cancelled_from_other_threads(void) {
   FAILS(RDZV_CANCELLED, rdzv_watch_next(watch, PATIENCE_MS, &change, NULL, NULL, &error));
   FAILS(RDZV_CANCELLED, rdzv_lease_wait_over(lease, PATIENCE_MS, &why, &error));
   CHECK_NUMBER(why, 77);
-  OK(rdzv_lease_renew(lease, -1, &error));
+  OK(renew(store, lease, &error));
   rdzv_watch_free(watch);
   rdzv_lease_free(lease);
   rdzv_store_free(store);
@@ -248,7 +266,6 @@ void leases_end_and_their_keys_with_them(void) {
   rdzv_store *witness = connect_native(server, "eve", 0);
   rdzv_watch *watch = watch_key(witness, "k", 0);
   int32_t why = 77;
-  int64_t count = 77;
 
   // Its time is up.
   rdzv_lease *lease = grant(store, 50, "k");
@@ -257,10 +274,12 @@ void leases_end_and_their_keys_with_them(void) {
   CHECK_NUMBER(why, RDZV_WHY_DEADLINE);
   next_is(watch, "k", NULL);
   const rdzv_bytes keys[] = {BYTES("k")};
-  FAILS(RDZV_NOT_FOUND, rdzv_lease_renew(lease, -1, &error));
-  FAILS(RDZV_NOT_FOUND, rdzv_lease_attach(lease, keys, 1, -1, &error));
-  FAILS(RDZV_NOT_FOUND, rdzv_lease_revoke(lease, -1, &count, &error));
-  CHECK_NUMBER(count, 77);
+  FAILS(RDZV_NOT_FOUND, renew(store, lease, &error));
+  rdzv_op *op = rdzv_op_new(NULL);
+  const struct failure ended = {.status = RDZV_NOT_FOUND};
+  PERFORM_FAILS_LIKE(ended, store, op, rdzv_op_attach_lease(op, rdzv_lease_number(lease), keys, 1, &error));
+  rdzv_op_free(op);
+  FAILS(RDZV_NOT_FOUND, revoke(store, lease, NULL, &error));
   rdzv_lease_free(lease);
 
   // It is revoked.
@@ -268,14 +287,15 @@ void leases_end_and_their_keys_with_them(void) {
   next_is(watch, "k", "leased");
   OK(rdzv_lease_wait_over(lease, 0, &why, &error));
   CHECK_NUMBER(why, 0);
-  OK(rdzv_lease_revoke(lease, -1, &count, &error));
-  CHECK_NUMBER(count, 1);
+  rdzv_result revoked = {.struct_size = sizeof revoked};
+  OK(revoke(store, lease, &revoked, &error));
+  CHECK_NUMBER(revoked.deleted, 1);
   next_is(watch, "k", NULL);
   rdzv_lease_free(lease);
   lease = grant(store, PATIENCE_MS, "k");
   next_is(watch, "k", "leased");
-  OK(rdzv_lease_renew(lease, -1, &error));
-  OK(rdzv_lease_revoke(lease, -1, NULL, &error));
+  OK(renew(store, lease, &error));
+  OK(revoke(store, lease, NULL, &error));
   next_is(watch, "k", NULL);
   rdzv_lease_free(lease);
 
@@ -283,7 +303,6 @@ void leases_end_and_their_keys_with_them(void) {
   lease = grant(store, 0, "k");
   next_is(watch, "k", "leased");
   rdzv_store_free(store);
-  OK(rdzv_lease_renew(lease, -1, &error));
   no_change(watch);
   rdzv_lease_free(lease);
   next_is(watch, "k", NULL);
@@ -301,150 +320,13 @@ void leases_end_and_their_keys_with_them(void) {
   store = connect_native(server, "ada", PATIENCE_MS);
   lease = grant(store, 0, "k");
   next_is(watch, "k", "leased");
-  OK(rdzv_store_end_session(store, -1, &error));
+  OK(store_end_session(store, -1, &error));
   next_is(watch, "k", NULL);
   FAILS(RDZV_SERVER_GONE, rdzv_lease_wait_over(lease, PATIENCE_MS, &why, &error));
   rdzv_lease_free(lease);
   rdzv_store_free(store);
   rdzv_watch_free(watch);
   rdzv_store_free(witness);
-  rdzv_server_free(server);
-}
-
-static uint64_t commits(const rdzv_store *store, const rdzv_txn *txn, int32_t wanted) {
-  int32_t holds = 77;
-  uint64_t revision = 77;
-  OK(rdzv_store_commit(store, txn, -1, &holds, &revision, &error));
-  CHECK_NUMBER(holds, wanted);
-  return revision;
-}
-
-void transactions_are_done_whole_or_not(void) {
-  rdzv_server *server = start_server(NULL);
-  rdzv_store *store = connect_native(server, "ada", 0);
-  rdzv_watch *watch = NULL;
-  OK(rdzv_store_watch_prefix(store, NULL, 0, 0, -1, &watch, &error));
-  // Who is first leads; who comes later is counted.
-  rdzv_txn *txn = rdzv_txn_new();
-  OK(rdzv_txn_require_absent(txn, TEXT("leader"), &error));
-  OK(rdzv_txn_set(txn, TEXT("leader"), TEXT("ada"), &error));
-  OK(rdzv_txn_otherwise(txn, &error));
-  OK(rdzv_txn_add(txn, TEXT("late"), 2, &error));
-  const uint64_t won = commits(store, txn, 1);
-  CHECK(next_is(watch, "leader", "ada") == won && revision_of(store, "leader", "ada") == won);
-  CHECK(commits(store, txn, 0) > won);
-  next_is(watch, "late", "2");
-  int32_t holds = 77;
-  OK(rdzv_store_commit(store, txn, -1, &holds, NULL, &error));
-  next_is(watch, "late", "4");
-  rdzv_txn_free(txn);
-
-  // Every test, and every write.
-  txn = rdzv_txn_new();
-  OK(rdzv_txn_require_present(txn, TEXT("leader"), &error));
-  OK(rdzv_txn_require_revision(txn, TEXT("leader"), won, &error));
-  OK(rdzv_txn_require_revision(txn, TEXT("nowhere"), 0, &error));
-  OK(rdzv_txn_require_value(txn, TEXT("late"), TEXT("4"), &error));
-  OK(rdzv_txn_append(txn, TEXT("leader"), TEXT("!"), &error));
-  OK(rdzv_txn_set(txn, TEXT("dir/a"), TEXT("1"), &error));
-  OK(rdzv_txn_set(txn, TEXT("dir/b"), NULL, 0, &error));
-  OK(rdzv_txn_delete_key(txn, TEXT("late"), &error));
-  const uint64_t second = commits(store, txn, 1);
-  CHECK(second > won && revision_of(store, "leader", "ada!") > won && revision_of(store, "late", "") == 0);
-  // The leader has changed since.
-  CHECK(commits(store, txn, 0) == second);
-  rdzv_txn_free(txn);
-  txn = rdzv_txn_new();
-  OK(rdzv_txn_delete_prefix(txn, TEXT("dir/"), &error));
-  commits(store, txn, 1);
-  CHECK(revision_of(store, "dir/a", "") == 0 && revision_of(store, "dir/b", "") == 0);
-
-  // Nothing is done when one thing cannot be.
-  OK(rdzv_txn_set(txn, TEXT("new"), TEXT("1"), &error));
-  OK(rdzv_txn_add(txn, TEXT("leader"), 1, &error));
-  FAILS_LIKE(((struct failure){.status = INVALID, .operation = "txn", .peer = rdzv_server_address(server)}),
-             rdzv_store_commit(store, txn, -1, &holds, NULL, &error));
-  CHECK(revision_of(store, "new", "") == 0);
-  rdzv_txn_free(txn);
-
-  // There is a limit, and what was refused was not added.
-  enum { STEPS_MAX = 131072 };
-  txn = rdzv_txn_new();
-  for (int i = 0; i < STEPS_MAX; ++i) {
-    if (rdzv_txn_require_absent(txn, TEXT("x"), NULL) != RDZV_OK) FAIL("%d tests are too many", i + 1);
-  }
-  FAILS_LIKE(((struct failure){.status = RDZV_LIMIT_EXCEEDED, .message_part = "131072"}),
-             rdzv_txn_set(txn, TEXT("x"), TEXT("y"), &error));
-  rdzv_txn_free(txn);
-  rdzv_watch_free(watch);
-  rdzv_store_free(store);
-  rdzv_server_free(server);
-}
-
-// The answer of this index.
-static rdzv_answer answer_at(const rdzv_answers *answers, size_t index, rdzv_status status, int64_t number) {
-  rdzv_answer answer = {.struct_size = sizeof answer};
-  OK(rdzv_answers_get(answers, index, &answer, &error));
-  CHECK_NUMBER(answer.struct_size, sizeof answer);
-  if (answer.status != status || answer.number != number) {
-    FAIL("answer %zu is `%s`, %lld: %.*s", index, rdzv_status_name(answer.status), (long long)answer.number,
-         (int)answer.len, (const char *)answer.data);
-  }
-  return answer;
-}
-
-void batches_answer_each_request(void) {
-  rdzv_server *server = start_server(NULL);
-  rdzv_store *store = connect_native(server, "ada", 0);
-  rdzv_batch *batch = rdzv_batch_new();
-  rdzv_answers *answers = rdzv_answers_new();
-  CHECK_NUMBER((long long)rdzv_answers_count(answers), 0);
-  OK(rdzv_batch_set(batch, TEXT("a"), TEXT("x"), &error));
-  OK(rdzv_batch_append(batch, TEXT("a"), TEXT("y"), &error));
-  OK(rdzv_batch_add(batch, TEXT("a"), 1, &error));
-  OK(rdzv_batch_add(batch, TEXT("n"), 3, &error));
-  OK(rdzv_batch_compare_set(batch, TEXT("c"), NULL, 0, TEXT("new"), &error));
-  OK(rdzv_batch_compare_set(batch, TEXT("none"), TEXT("old"), TEXT("new"), &error));
-  OK(rdzv_batch_queue_push(batch, TEXT("q"), TEXT("item"), &error));
-  OK(rdzv_batch_queue_len(batch, TEXT("q"), &error));
-  OK(rdzv_batch_check(batch, TEXT("a"), &error));
-  OK(rdzv_batch_check(batch, TEXT("none"), &error));
-  OK(rdzv_batch_delete_key(batch, TEXT("a"), &error));
-  OK(rdzv_batch_delete_prefix(batch, TEXT("c"), &error));
-  OK(rdzv_store_batch(store, batch, -1, answers, &error));
-  CHECK_NUMBER((long long)rdzv_answers_count(answers), 12);
-  answer_at(answers, 0, RDZV_OK, 0);
-  answer_at(answers, 1, RDZV_OK, 0);
-  // One that fails says why, and the others are done.
-  rdzv_answer answer = answer_at(answers, 2, INVALID, 0);
-  char message[256];
-  snprintf(message, sizeof message, "batch \"/a\" at %s got an invalid argument: %s", rdzv_server_address(server),
-           "the value is not a decimal number of 64 bits");
-  check_bytes(__FILE__, __LINE__, answer.data, answer.len, message);
-  CHECK(answer_at(answers, 3, RDZV_OK, 3).data == NULL);
-  answer = answer_at(answers, 4, RDZV_OK, 0);
-  check_bytes(__FILE__, __LINE__, answer.data, answer.len, "new");
-  CHECK(answer_at(answers, 5, RDZV_OK, 0).data == NULL);
-  answer_at(answers, 6, RDZV_OK, 0);
-  answer_at(answers, 7, RDZV_OK, 1);
-  answer_at(answers, 8, RDZV_OK, 1);
-  answer_at(answers, 9, RDZV_OK, 0);
-  answer_at(answers, 10, RDZV_OK, 1);
-  answer_at(answers, 11, RDZV_OK, 1);
-  FAILS(INVALID, rdzv_answers_get(answers, 12, &answer, &error));
-  answer.struct_size = 4;
-  FAILS(INVALID, rdzv_answers_get(answers, 0, &answer, &error));
-  // Again, into the same place.
-  OK(rdzv_store_batch(store, batch, -1, answers, &error));
-  answer_at(answers, 3, RDZV_OK, 6);
-  answer_at(answers, 7, RDZV_OK, 2);
-  // None at all, and one that does not go through, which leaves the answers as they were.
-  OK(rdzv_server_stop(server, &error));
-  FAILS(RDZV_SERVER_GONE, rdzv_store_batch(store, batch, -1, answers, &error));
-  CHECK_NUMBER((long long)rdzv_answers_count(answers), 12);
-  rdzv_answers_free(answers);
-  rdzv_batch_free(batch);
-  rdzv_store_free(store);
   rdzv_server_free(server);
 }
 
@@ -459,10 +341,24 @@ struct arrival {
   pthread_t thread;
 };
 
+// Arrives at a named barrier; the generation that was released goes to `released`, unless that is NULL.
+static rdzv_status meet(const rdzv_store *store, const char *key, uint64_t generation, const char *name, uint32_t count,
+                        const rdzv_bytes *names, size_t name_count, int64_t timeout_ms, uint64_t *released,
+                        rdzv_error **error) {
+  rdzv_op *op = rdzv_op_new(NULL);
+  const size_t name_len = name == NULL ? 0 : strlen(name);
+  const rdzv_status prepared = rdzv_op_named_barrier(op, TEXT(key), generation, (const uint8_t *)name, name_len, count,
+                                                     names, name_count, error);
+  rdzv_result result = {.struct_size = sizeof result};
+  const rdzv_status outcome = perform_once(store, op, prepared, timeout_ms, &result, error);
+  if (outcome == RDZV_OK && released != NULL) *released = result.generation;
+  return outcome;
+}
+
 static void *arrive(void *argument) {
   struct arrival *call = argument;
-  call->outcome = rdzv_store_named_barrier(call->store, TEXT("gate"), 0, NULL, 0, 0, call->names,
-                                           call->name_count, PATIENCE_MS, &call->released, &call->error);
+  call->outcome = meet(call->store, "gate", 0, NULL, 0, call->names, call->name_count, PATIENCE_MS, &call->released,
+                       &call->error);
   return NULL;
 }
 
@@ -475,11 +371,10 @@ static void ends_with(struct arrival *call, rdzv_status status, long long genera
   CHECK(pthread_join(call->thread, NULL) == 0);
   const struct failure wanted = {status, "barrier", rdzv_store_peer(call->store), "waiting", name};
   check_failure(__FILE__, __LINE__, "barrier", call->outcome, call->error, wanted);
-  CHECK_NUMBER((long long)rdzv_error_generation(call->error), generation);
-  CHECK_NUMBER((long long)rdzv_error_node_count(call->error), name != NULL);
-  size_t len = 0;
-  CHECK_LENT(rdzv_error_key(call->error, 0, &len), len, "gate");
-  if (name != NULL) CHECK_LENT(rdzv_error_node(call->error, 0, &len), len, name);
+  CHECK_NUMBER((long long)info_of(call->error).generation, generation);
+  CHECK_NUMBER((long long)info_of(call->error).node_count, name != NULL);
+  CHECK_KEY(call->error, 0, "gate");
+  if (name != NULL) CHECK_NODE(call->error, 0, name);
   rdzv_error_free(call->error);
 }
 
@@ -489,56 +384,52 @@ void named_barriers_tell_who_is_missing(void) {
   uint64_t released = 77;
   // It serves again and again.
   for (uint64_t generation = 1; generation <= 2; ++generation) {
-    OK(rdzv_store_named_barrier(ada, TEXT("alone"), 0, NULL, 0, 1, NULL, 0, -1, &released, &error));
+    OK(meet(ada, "alone", 0, NULL, 1, NULL, 0, -1, &released, &error));
     CHECK(released == generation);
   }
-  OK(rdzv_store_named_barrier(ada, TEXT("alone"), 0, TEXT("eve"), 1, NULL, 0, -1, NULL, &error));
-  FAILS(RDZV_NOT_FOUND, rdzv_store_named_barrier(ada, TEXT("alone"), 77, NULL, 0, 1, NULL, 0, -1, NULL, &error));
+  OK(meet(ada, "alone", 0, "eve", 1, NULL, 0, -1, NULL, &error));
+  FAILS(RDZV_NOT_FOUND, meet(ada, "alone", 77, NULL, 1, NULL, 0, -1, NULL, &error));
 
   const rdzv_bytes both[] = {BYTES("ada"), BYTES("bob")};
   struct arrival call = {.store = ada, .names = both, .name_count = 2};
   set_out(&call);
   await_waiting(server, 1);
-  FAILS(RDZV_CONFLICT, rdzv_store_named_barrier(bob, TEXT("gate"), 0, NULL, 0, 3, NULL, 0, -1, NULL, &error));
-  FAILS(INVALID, rdzv_store_named_barrier(bob, TEXT("gate"), 0, TEXT("eve"), 0, both, 2, -1, NULL, &error));
-  OK(rdzv_store_named_barrier(bob, TEXT("gate"), 0, NULL, 0, 0, both, 2, -1, &released, &error));
+  FAILS(RDZV_CONFLICT, meet(bob, "gate", 0, NULL, 3, NULL, 0, -1, NULL, &error));
+  FAILS(INVALID, meet(bob, "gate", 0, "eve", 0, both, 2, -1, NULL, &error));
+  OK(meet(bob, "gate", 0, NULL, 0, both, 2, -1, &released, &error));
   CHECK(pthread_join(call.thread, NULL) == 0);
   check_success(__FILE__, __LINE__, "barrier", call.outcome, call.error);
   CHECK(call.released == 1 && released == 1);
 
   // Somebody does not come, somebody calls it off, somebody dies.
   rdzv_error *details = NULL;
-  const rdzv_status late =
-      rdzv_store_named_barrier(ada, TEXT("gate"), 0, NULL, 0, 0, both, 2, 50, &released, &details);
+  const rdzv_status late = meet(ada, "gate", 0, NULL, 0, both, 2, 50, &released, &details);
   check_failure(__FILE__, __LINE__, "barrier", late, details,
                 (struct failure){RDZV_TIMED_OUT, "barrier", rdzv_server_address(server), "waiting", "bob"});
-  CHECK_NUMBER((long long)rdzv_error_generation(details), 2);
-  size_t len = 0;
-  CHECK_LENT(rdzv_error_node(details, 0, &len), len, "bob");
+  CHECK_NUMBER((long long)info_of(details).generation, 2);
+  CHECK_NODE(details, 0, "bob");
   rdzv_error_free(details);
   CHECK_NUMBER((long long)released, 1);
   set_out(&call);
   await_waiting(server, 1);
-  int32_t waited = 77;
-  OK(rdzv_store_cancel_named_barrier(bob, TEXT("gate"), TEXT("eve"), -1, &waited, &error));
-  CHECK_NUMBER(waited, 1);
+  rdzv_op *op = rdzv_op_new(NULL);
+  PERFORM(bob, op, rdzv_op_cancel_named_barrier(op, TEXT("gate"), TEXT("eve"), &error));
+  CHECK_NUMBER(result_of(op).was_waiting, 1);
   ends_with(&call, RDZV_CANCELLED, 3, NULL);
-  OK(rdzv_store_cancel_named_barrier(bob, TEXT("gate"), NULL, 0, -1, &waited, &error));
-  CHECK_NUMBER(waited, 0);
+  PERFORM(bob, op, rdzv_op_cancel_named_barrier(op, TEXT("gate"), NULL, 0, &error));
+  CHECK_NUMBER(result_of(op).was_waiting, 0);
   rdzv_loop *loop = NULL;
-  uint32_t store = 0;
-  uint64_t operation = 0;
-  rdzv_store_options *options = options_for(rdzv_server_port(server));
-  OK(rdzv_store_options_set_node(options, TEXT("bob"), &error));
+  rdzv_loop_member *store = NULL;
+  rdzv_store_options options = options_for(rdzv_server_port(server));
+  options.node = "bob";
   OK(rdzv_loop_new(NULL, &loop, &error));
-  OK(rdzv_loop_add_native_store(loop, options, &store, &error));
-  rdzv_store_options_free(options);
+  OK(rdzv_loop_add_native_store(loop, &options, NULL, &store, &error));
   const rdzv_bytes three[] = {BYTES("ada"), BYTES("bob"), BYTES("eve")};
   call.names = three;
   call.name_count = 3;
   set_out(&call);
   await_waiting(server, 1);
-  OK(rdzv_loop_node_barrier(loop, store, TEXT("gate"), 0, three, 3, -1, &operation, &error));
+  SUBMIT(store, op, -1, rdzv_op_named_barrier(op, TEXT("gate"), 0, NULL, 0, 0, three, 3, &error));
   const long long deadline_ms = now_ms() + PATIENCE_MS;
   for (rdzv_server_stats stats = {.struct_size = sizeof stats}; stats.waiting != 2;) {
     CHECK(now_ms() < deadline_ms);
@@ -546,6 +437,7 @@ void named_barriers_tell_who_is_missing(void) {
     OK(rdzv_server_get_stats(server, &stats, &error));
   }
   rdzv_loop_free(loop);
+  rdzv_op_free(op);
   ends_with(&call, RDZV_BARRIER_BROKEN, 4, "bob");
   rdzv_store_free(ada);
   rdzv_store_free(bob);
@@ -556,41 +448,32 @@ void named_barriers_tell_who_is_missing(void) {
 static void has_none_of_it(const rdzv_store *store, const char *kind) {
   const struct failure wanted = {.status = RDZV_UNSUPPORTED, .peer = rdzv_store_peer(store), .message_part = kind};
   const rdzv_bytes keys[] = {BYTES("k")};
-  rdzv_buffer *value = rdzv_buffer_new();
-  rdzv_list *list = rdzv_list_new();
-  rdzv_txn *txn = rdzv_txn_new();
-  rdzv_batch *batch = rdzv_batch_new();
-  rdzv_answers *answers = rdzv_answers_new();
+  rdzv_op *op = rdzv_op_new(NULL);
   rdzv_watch *watch = NULL;
   rdzv_lease *lease = NULL;
-  uint64_t revision = 77;
-  int64_t count = 77;
-  int32_t flag = 77;
-  FAILS_LIKE(wanted, rdzv_store_end_session(store, -1, &error));
-  FAILS_LIKE(wanted, rdzv_store_get_with_revision(store, TEXT("k"), -1, value, &revision, &error));
-  FAILS_LIKE(wanted, rdzv_store_multi_get_with_revisions(store, keys, 1, -1, list, &revision, &error));
-  FAILS_LIKE(wanted, rdzv_store_list_keys_page(store, NULL, 0, NULL, 0, 1, -1, list, &flag, &error));
-  FAILS_LIKE(wanted, rdzv_store_delete_prefix(store, TEXT("k"), -1, &count, NULL, &error));
-  FAILS_LIKE(wanted, rdzv_store_named_barrier(store, TEXT("k"), 0, NULL, 0, 1, NULL, 0, -1, &revision, &error));
-  FAILS_LIKE(wanted, rdzv_store_cancel_named_barrier(store, TEXT("k"), NULL, 0, -1, &flag, &error));
-  FAILS_LIKE(wanted, rdzv_store_watch_key(store, TEXT("k"), 0, -1, &watch, &error));
-  FAILS_LIKE(wanted, rdzv_store_watch_prefix(store, TEXT("k"), 0, -1, &watch, &error));
-  FAILS_LIKE(wanted, rdzv_store_grant_lease(store, 0, -1, &lease, &error));
-  FAILS_LIKE(wanted, rdzv_store_commit(store, txn, -1, &flag, &revision, &error));
-  FAILS_LIKE(wanted, rdzv_store_batch(store, batch, -1, answers, &error));
-  CHECK(revision == 77 && count == 77 && flag == 77 && watch == NULL && lease == NULL);
-  rdzv_answers_free(answers);
-  rdzv_batch_free(batch);
-  rdzv_txn_free(txn);
-  rdzv_list_free(list);
-  rdzv_buffer_free(value);
+  PERFORM_FAILS_LIKE(wanted, store, op, rdzv_op_end_session(op, &error));
+  PERFORM_FAILS_LIKE(wanted, store, op, rdzv_op_read(op, keys, 1, &error));
+  PERFORM_FAILS_LIKE(wanted, store, op, rdzv_op_list_page(op, NULL, 0, NULL, 0, 1, &error));
+  PERFORM_FAILS_LIKE(wanted, store, op, rdzv_op_delete_prefix(op, TEXT("k"), &error));
+  PERFORM_FAILS_LIKE(wanted, store, op, rdzv_op_named_barrier(op, TEXT("k"), 0, NULL, 0, 1, NULL, 0, &error));
+  PERFORM_FAILS_LIKE(wanted, store, op, rdzv_op_cancel_named_barrier(op, TEXT("k"), NULL, 0, &error));
+  PERFORM_FAILS_LIKE(wanted, store, op, rdzv_op_grant_lease(op, 0, &error));
+  PERFORM_FAILS_LIKE(wanted, store, op, rdzv_op_transaction(op, &error));
+  PERFORM_FAILS_LIKE(wanted, store, op, rdzv_op_batch(op, &error));
+  OK(rdzv_op_watch_key(op, TEXT("k"), 0, &error));
+  FAILS_LIKE(wanted, rdzv_watch_new(store, op, -1, &watch, &error));
+  OK(rdzv_op_watch_prefix(op, TEXT("k"), 0, &error));
+  FAILS_LIKE(wanted, rdzv_watch_new(store, op, -1, &watch, &error));
+  FAILS_LIKE(wanted, rdzv_lease_new(store, 0, -1, &lease, &error));
+  CHECK(watch == NULL && lease == NULL);
+  rdzv_op_free(op);
 }
 
 void other_stores_have_none_of_it(void) {
   rdzv_server *server = start_server(NULL);
   rdzv_store *stores[3] = {connect_store(NULL, rdzv_server_port(server)), NULL, NULL};
   OK(rdzv_store_new_hash(NULL, -1, &stores[1], &error));
-  OK(rdzv_store_open_file(NULL, TEXT(new_path()), 0, -1, &stores[2], &error));
+  OK(rdzv_store_new_file(NULL, new_path(), 0, -1, &stores[2], &error));
   const char *kinds[3] = {"c10d", "of this process alone", "in a file"};
   for (int i = 0; i < 3; ++i) {
     has_none_of_it(stores[i], kinds[i]);
@@ -601,72 +484,42 @@ void other_stores_have_none_of_it(void) {
 
 void native_stores_refuse_bad_arguments(void) {
   rdzv_server *server = start_server(NULL);
-  rdzv_store_options *options = NULL;
+  const rdzv_store_options options = options_for(rdzv_server_port(server));
+  rdzv_store_options wrong[5] = {options, options, options, options, options};
   rdzv_store *store = NULL;
-  OK(rdzv_store_options_new(&options, &error));
-  FAILS(INVALID, rdzv_store_options_set_node(NULL, TEXT("n"), &error));
-  FAILS(INVALID, rdzv_store_options_set_node(options, NULL, 1, &error));
-  FAILS(INVALID, rdzv_store_options_set_node(options, (const uint8_t *)"\xff", 1, &error));
-  FAILS(INVALID, rdzv_store_options_set_grace_ms(NULL, 0, &error));
-  FAILS(INVALID, rdzv_store_options_set_grace_ms(options, -1, &error));
-  FAILS(INVALID, rdzv_store_options_set_heartbeat(NULL, 1, 1, &error));
-  FAILS(INVALID, rdzv_store_options_set_heartbeat(options, 0, 1, &error));
-  FAILS(INVALID, rdzv_store_options_set_heartbeat(options, 1, 0, &error));
-  FAILS(INVALID, rdzv_store_connect_native(NULL, NULL, &store, &error));
-  // There is no endpoint yet.
-  FAILS(INVALID, rdzv_store_connect_native(NULL, options, &store, &error));
-  OK(rdzv_store_options_set_endpoint(options, TEXT("127.0.0.1"), rdzv_server_port(server), &error));
-  FAILS(INVALID, rdzv_store_connect_native(NULL, options, NULL, &error));
+  wrong[0].node = "\xff";
+  wrong[1].grace_ms = -1;
+  wrong[2].heartbeat_ms = -1;
+  wrong[3].port = 0;
+  wrong[4].struct_size -= 1;
+  for (int i = 0; i < 5; ++i) FAILS(INVALID, rdzv_store_new_native(NULL, &wrong[i], &store, &error));
+  FAILS(INVALID, rdzv_store_new_native(NULL, NULL, &store, &error));
+  FAILS(INVALID, rdzv_store_new_native(NULL, &options, NULL, &error));
   CHECK(store == NULL);
-  OK(rdzv_store_connect_native(NULL, options, &store, &error));
-  rdzv_store_options_free(options);
+  OK(rdzv_store_new_native(NULL, &options, &store, &error));
 
-  const rdzv_bytes keys[] = {BYTES("k")}, no_key[] = {{NULL, 1}};
-  rdzv_buffer *value = rdzv_buffer_new();
-  rdzv_list *list = rdzv_list_new();
-  uint64_t revision = 77;
-  int64_t count = 77;
+  rdzv_op *op = rdzv_op_new(NULL);
   int32_t flag = 77;
-  FAILS(INVALID, rdzv_store_end_session(NULL, -1, &error));
-  FAILS(INVALID, rdzv_store_end_session(store, -2, &error));
-  FAILS(INVALID, rdzv_store_get_with_revision(NULL, TEXT("k"), -1, value, &revision, &error));
-  FAILS(INVALID, rdzv_store_get_with_revision(store, NULL, 1, -1, value, &revision, &error));
-  FAILS(INVALID, rdzv_store_get_with_revision(store, TEXT("k"), -2, value, &revision, &error));
-  FAILS(INVALID, rdzv_store_get_with_revision(store, TEXT("k"), -1, NULL, &revision, &error));
-  FAILS(INVALID, rdzv_store_get_with_revision(store, TEXT("k"), -1, value, NULL, &error));
-  FAILS(INVALID, rdzv_store_multi_get_with_revisions(store, NULL, 1, -1, list, &revision, &error));
-  FAILS(INVALID, rdzv_store_multi_get_with_revisions(store, no_key, 1, -1, list, &revision, &error));
-  FAILS(INVALID, rdzv_store_multi_get_with_revisions(store, keys, 1, -1, NULL, &revision, &error));
-  FAILS(INVALID, rdzv_store_multi_get_with_revisions(store, keys, 1, -1, list, NULL, &error));
-  FAILS(INVALID, rdzv_store_list_keys_page(store, NULL, 1, NULL, 0, 1, -1, list, &flag, &error));
-  FAILS(INVALID, rdzv_store_list_keys_page(store, NULL, 0, NULL, 1, 1, -1, list, &flag, &error));
-  FAILS(INVALID, rdzv_store_list_keys_page(store, NULL, 0, NULL, 0, 1, -1, NULL, &flag, &error));
-  FAILS(INVALID, rdzv_store_list_keys_page(store, NULL, 0, NULL, 0, 1, -1, list, NULL, &error));
-  FAILS(INVALID, rdzv_store_delete_prefix(store, NULL, 1, -1, &count, NULL, &error));
-  FAILS(INVALID, rdzv_store_delete_prefix(store, TEXT("k"), -1, NULL, NULL, &error));
-  FAILS(INVALID, rdzv_store_named_barrier(store, NULL, 1, 0, NULL, 0, 1, NULL, 0, -1, &revision, &error));
-  FAILS(INVALID, rdzv_store_named_barrier(store, TEXT("k"), 0, NULL, 1, 1, NULL, 0, -1, &revision, &error));
-  FAILS(INVALID, rdzv_store_named_barrier(store, TEXT("k"), 0, TEXT("n"), 1, NULL, 1, -1, &revision, &error));
-  // Nobody is awaited, and this session has no name.
-  FAILS(INVALID, rdzv_store_named_barrier(store, TEXT("k"), 0, TEXT("n"), 0, NULL, 0, -1, &revision, &error));
-  FAILS(INVALID, rdzv_store_named_barrier(store, TEXT("k"), 0, NULL, 0, 1, NULL, 0, -1, &revision, &error));
-  FAILS(INVALID, rdzv_store_cancel_named_barrier(store, NULL, 1, NULL, 0, -1, &flag, &error));
-  FAILS(INVALID, rdzv_store_cancel_named_barrier(store, TEXT("k"), NULL, 1, -1, &flag, &error));
-  FAILS(INVALID, rdzv_store_cancel_named_barrier(store, TEXT("k"), NULL, 0, -1, NULL, &error));
+  // The barrier has no other participants, and this session has no name.
+  const struct failure invalid = {.status = INVALID};
+  PERFORM_FAILS_LIKE(invalid, store, op, rdzv_op_named_barrier(op, TEXT("k"), 0, TEXT("n"), 0, NULL, 0, &error));
+  PERFORM_FAILS_LIKE(invalid, store, op, rdzv_op_named_barrier(op, TEXT("k"), 0, NULL, 0, 1, NULL, 0, &error));
 
   rdzv_watch *watch = NULL;
-  FAILS(INVALID, rdzv_store_watch_key(NULL, TEXT("k"), 0, -1, &watch, &error));
-  FAILS(INVALID, rdzv_store_watch_key(store, NULL, 1, 0, -1, &watch, &error));
-  FAILS(INVALID, rdzv_store_watch_key(store, TEXT("k"), 0, -1, NULL, &error));
-  FAILS(INVALID, rdzv_store_watch_prefix(store, NULL, 1, 0, -1, &watch, &error));
-  FAILS(INVALID, rdzv_store_watch_prefix(store, TEXT("k"), 0, -1, NULL, &error));
+  OK(rdzv_op_ping(op, &error));
+  FAILS(INVALID, rdzv_watch_new(store, op, -1, &watch, &error));
+  OK(rdzv_op_watch_key(op, TEXT("k"), 0, &error));
+  FAILS(INVALID, rdzv_watch_new(NULL, op, -1, &watch, &error));
+  FAILS(INVALID, rdzv_watch_new(store, NULL, -1, &watch, &error));
+  FAILS(INVALID, rdzv_watch_new(store, op, -2, &watch, &error));
+  FAILS(INVALID, rdzv_watch_new(store, op, -1, NULL, &error));
   CHECK(watch == NULL);
   watch = watch_key(store, "k", 0);
   rdzv_change change = {.struct_size = sizeof change, .kind = 77};
   FAILS(INVALID, rdzv_watch_next(NULL, 0, &change, NULL, NULL, &error));
   FAILS(INVALID, rdzv_watch_next(watch, 0, NULL, NULL, NULL, &error));
   FAILS(INVALID, rdzv_watch_next(watch, INT64_MIN, &change, NULL, NULL, &error));
-  change.struct_size = 15;
+  change.struct_size = sizeof change - 1;
   FAILS(INVALID, rdzv_watch_next(watch, 0, &change, NULL, NULL, &error));
   CHECK_NUMBER(change.kind, 77);
   rdzv_watch_free(watch);
@@ -675,15 +528,10 @@ void native_stores_refuse_bad_arguments(void) {
   CHECK_NUMBER((long long)rdzv_watch_revision(NULL), 0);
 
   rdzv_lease *lease = NULL;
-  FAILS(INVALID, rdzv_store_grant_lease(NULL, 0, -1, &lease, &error));
-  FAILS(INVALID, rdzv_store_grant_lease(store, -1, -1, &lease, &error));
-  FAILS(INVALID, rdzv_store_grant_lease(store, 0, -1, NULL, &error));
+  FAILS(INVALID, rdzv_lease_new(NULL, 0, -1, &lease, &error));
+  FAILS(INVALID, rdzv_lease_new(store, -1, -1, &lease, &error));
+  FAILS(INVALID, rdzv_lease_new(store, 0, -1, NULL, &error));
   lease = grant(store, 0, "k");
-  FAILS(INVALID, rdzv_lease_attach(NULL, keys, 1, -1, &error));
-  FAILS(INVALID, rdzv_lease_attach(lease, NULL, 1, -1, &error));
-  FAILS(INVALID, rdzv_lease_renew(NULL, -1, &error));
-  FAILS(INVALID, rdzv_lease_renew(lease, -2, &error));
-  FAILS(INVALID, rdzv_lease_revoke(NULL, -1, &count, &error));
   FAILS(INVALID, rdzv_lease_wait_over(NULL, 0, &flag, &error));
   FAILS(INVALID, rdzv_lease_wait_over(lease, 0, NULL, &error));
   rdzv_lease_free(lease);
@@ -691,42 +539,11 @@ void native_stores_refuse_bad_arguments(void) {
   rdzv_lease_cancel(NULL);
   CHECK_NUMBER((long long)rdzv_lease_number(NULL), 0);
 
-  rdzv_txn *txn = rdzv_txn_new();
-  FAILS(INVALID, rdzv_txn_require_present(NULL, TEXT("k"), &error));
-  FAILS(INVALID, rdzv_txn_require_absent(txn, NULL, 1, &error));
-  FAILS(INVALID, rdzv_txn_require_revision(NULL, TEXT("k"), 1, &error));
-  FAILS(INVALID, rdzv_txn_require_value(txn, TEXT("k"), NULL, 1, &error));
-  FAILS(INVALID, rdzv_txn_otherwise(NULL, &error));
-  FAILS(INVALID, rdzv_txn_set(txn, TEXT("k"), NULL, 1, &error));
-  FAILS(INVALID, rdzv_txn_delete_key(txn, NULL, 1, &error));
-  FAILS(INVALID, rdzv_txn_delete_prefix(NULL, TEXT("k"), &error));
-  FAILS(INVALID, rdzv_txn_add(NULL, TEXT("k"), 1, &error));
-  FAILS(INVALID, rdzv_txn_append(txn, TEXT("k"), NULL, 1, &error));
-  FAILS(INVALID, rdzv_store_commit(NULL, txn, -1, &flag, &revision, &error));
-  FAILS(INVALID, rdzv_store_commit(store, NULL, -1, &flag, &revision, &error));
-  FAILS(INVALID, rdzv_store_commit(store, txn, -1, NULL, &revision, &error));
-  rdzv_txn_free(txn);
-  rdzv_txn_free(NULL);
-  rdzv_batch *batch = rdzv_batch_new();
-  rdzv_answers *answers = rdzv_answers_new();
-  FAILS(INVALID, rdzv_batch_set(NULL, TEXT("k"), TEXT("v"), &error));
-  FAILS(INVALID, rdzv_batch_compare_set(batch, TEXT("k"), NULL, 1, TEXT("v"), &error));
-  FAILS(INVALID, rdzv_batch_compare_set(batch, TEXT("k"), TEXT("v"), NULL, 1, &error));
-  FAILS(INVALID, rdzv_batch_queue_push(batch, TEXT("k"), NULL, 1, &error));
-  FAILS(INVALID, rdzv_store_batch(NULL, batch, -1, answers, &error));
-  FAILS(INVALID, rdzv_store_batch(store, NULL, -1, answers, &error));
-  FAILS(INVALID, rdzv_store_batch(store, batch, -1, NULL, &error));
-  CHECK_NUMBER((long long)rdzv_answers_count(NULL), 0);
-  rdzv_answers_free(answers);
-  rdzv_answers_free(NULL);
-  rdzv_batch_free(batch);
-  rdzv_batch_free(NULL);
-  CHECK_NUMBER((long long)rdzv_error_revision(NULL), 0);
-  CHECK_NUMBER((long long)rdzv_error_generation(NULL), 0);
-  CHECK(revision == 77 && count == 77 && flag == 77);
+  CHECK_NUMBER((long long)info_of(NULL).revision, 0);
+  CHECK_NUMBER((long long)info_of(NULL).generation, 0);
+  CHECK(flag == 77);
 
   rdzv_store_free(store);
-  rdzv_buffer_free(value);
-  rdzv_list_free(list);
+  rdzv_op_free(op);
   rdzv_server_free(server);
 }

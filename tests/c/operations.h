@@ -1,4 +1,4 @@
-// The operations of a store as a table, so that each of them can be called, and submitted to a loop, alike.
+// The operations of a store as a table, so that each of them can be called, performed and submitted to a loop alike.
 #ifndef OPERATIONS_H
 #define OPERATIONS_H
 
@@ -15,14 +15,13 @@ enum {
   GIVES_NUMBER = 1 << 6,
   GIVES_FLAG = 1 << 7,
   GIVES_BUFFER = 1 << 8,
-  GIVES_LIST = 1 << 9,
 };
 
 // All that any operation takes.
 struct arguments {
   const rdzv_store *store;
-  rdzv_loop *loop;
-  uint32_t loop_store;
+  rdzv_loop_member *member;
+  rdzv_op *op;
   const uint8_t *key;
   size_t key_len;
   const uint8_t *value;
@@ -37,19 +36,26 @@ struct arguments {
   int64_t *number;
   int32_t *flag;
   rdzv_buffer *buffer;
-  rdzv_list *list;
 };
 
 struct operation {
   // As errors have it.
   const char *name;
   unsigned uses;
+  // Typed blocking function; NULL for what only an operation object has.
   rdzv_status (*call)(const struct arguments *given, rdzv_error **error);
-  // NULL for what loops do not have.
-  rdzv_status (*submit)(const struct arguments *given, uint64_t *operation, rdzv_error **error);
+  // Gives an operation object its request; NULL for what only the typed function has.
+  rdzv_status (*prepare)(const struct arguments *given, rdzv_error **error);
 };
 
 extern const struct operation operations[];
 extern const size_t operation_count;
+
+// Calls the typed function, or prepares and performs the operation.
+rdzv_status call_or_perform(const struct operation *operation, const struct arguments *given, rdzv_error **error);
+// Prepares and performs the operation, or else calls the typed function.
+rdzv_status perform_or_call(const struct operation *operation, const struct arguments *given, rdzv_error **error);
+// Prepares and submits the operation, or else calls the typed function.
+rdzv_status submit_or_call(const struct operation *operation, const struct arguments *given, rdzv_error **error);
 
 #endif  // OPERATIONS_H

@@ -11,191 +11,108 @@
 #define INVALID RDZV_INVALID_ARGUMENT
 #define SAYS(message) ((struct failure){.status = INVALID, .message_part = (message)})
 
-static rdzv_rendezvous_parameters *parameters_for(const char *backend, const char *endpoint, int64_t nodes) {
-  rdzv_rendezvous_parameters *made = NULL;
-  OK(rdzv_rendezvous_parameters_new(TEXT(backend), TEXT(endpoint), TEXT("run"), 1, nodes, &made, &error));
-  CHECK(made != NULL);
-  return made;
+static rdzv_rendezvous_parameters parameters_for(const char *backend, const char *endpoint, int64_t nodes) {
+  return (rdzv_rendezvous_parameters){.struct_size = sizeof(rdzv_rendezvous_parameters),
+                                      .backend = backend,
+                                      .endpoint = endpoint,
+                                      .run_id = "run",
+                                      .min_nodes = 1,
+                                      .max_nodes = nodes};
 }
 
-static rdzv_config_value text_value(const char *text) {
-  return (rdzv_config_value){.struct_size = sizeof(rdzv_config_value),
-                             .kind = RDZV_CONFIG_TEXT,
-                             .text = (const uint8_t *)text,
-                             .text_len = strlen(text)};
-}
-
-static rdzv_config_value value_of(int32_t kind, int64_t number, double fraction) {
-  return (rdzv_config_value){
-      .struct_size = sizeof(rdzv_config_value), .kind = kind, .number = number, .fraction = fraction};
+static void refused(rdzv_rendezvous_parameters parameters, const char *message) {
+  rdzv_rendezvous_handler *handler = NULL;
+  FAILS_LIKE(SAYS(message), rdzv_rendezvous_handler_new(NULL, &parameters, &handler, &error));
+  CHECK(handler == NULL);
 }
 
 static void parameters_are_checked(void) {
-  rdzv_rendezvous_parameters *made = NULL;
   // In this order: the first that does not hold is told.
-  FAILS_LIKE(SAYS("The rendezvous backend name must be a non-empty string."),
-             rdzv_rendezvous_parameters_new(NULL, 0, TEXT("h"), TEXT("run"), 0, -1, &made, &error));
-  FAILS_LIKE(SAYS("The minimum number of rendezvous nodes (0) must be greater than zero."),
-             rdzv_rendezvous_parameters_new(TEXT("b"), TEXT("h"), TEXT("run"), 0, -1, &made, &error));
-  FAILS_LIKE(SAYS("The maximum number of rendezvous nodes (2) must be greater than or equal to the minimum number of "
-                  "rendezvous nodes (3)."),
-             rdzv_rendezvous_parameters_new(TEXT("b"), TEXT("h"), TEXT("run"), 3, 2, &made, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_new(TEXT("b"), TEXT("h"), TEXT("run"), 1, 1, NULL, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_new(TEXT("\xff"), TEXT("h"), TEXT("run"), 1, 1, &made, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_new(TEXT("b"), NULL, 3, TEXT("run"), 1, 1, &made, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_new(TEXT("b"), TEXT("h"), NULL, 3, 1, 1, &made, &error));
-  CHECK(made == NULL);
-
-  made = parameters_for("static", "h:1", 3);
-  const rdzv_config_value good = value_of(RDZV_CONFIG_INT, 7, 0);
-  rdzv_config_value bad = good;
-  FAILS(INVALID, rdzv_rendezvous_parameters_set(NULL, TEXT("k"), &good, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_set(made, NULL, 1, &good, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_set(made, TEXT("k"), NULL, &error));
-  bad.kind = RDZV_CONFIG_MISSING;
-  FAILS(INVALID, rdzv_rendezvous_parameters_set(made, TEXT("k"), &bad, &error));
-  bad.kind = 6;
-  FAILS(INVALID, rdzv_rendezvous_parameters_set(made, TEXT("k"), &bad, &error));
-  bad = value_of(RDZV_CONFIG_BOOL, 2, 0);
-  FAILS(INVALID, rdzv_rendezvous_parameters_set(made, TEXT("k"), &bad, &error));
+  rdzv_rendezvous_parameters bad = parameters_for(NULL, "h:1", -1);
+  bad.min_nodes = -2;
+  refused(bad, "The rendezvous backend name must be a non-empty string.");
+  bad.backend = "";
+  refused(bad, "The rendezvous backend name must be a non-empty string.");
+  bad.backend = "static";
+  refused(bad, "The minimum number of rendezvous nodes (-2) must be greater than zero.");
+  bad.min_nodes = 3;
+  bad.max_nodes = 2;
+  refused(bad,
+          "The maximum number of rendezvous nodes (2) must be greater than or equal to the minimum number of "
+          "rendezvous nodes (3).");
+  const rdzv_rendezvous_parameters good = parameters_for("static", "h:1", 3);
   bad = good;
   bad.struct_size = 8;
-  FAILS(INVALID, rdzv_rendezvous_parameters_set(made, TEXT("k"), &bad, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_set_text(NULL, TEXT("k"), TEXT("v"), &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_set_text(made, TEXT("k"), NULL, 1, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_set_int(NULL, TEXT("k"), 1, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_set_local_addr(NULL, TEXT("h"), &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_set_config(NULL, TEXT("k=v"), &error));
-  FAILS_LIKE(SAYS("The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>."),
-             rdzv_rendezvous_parameters_set_config(made, TEXT("k=v,=w"), &error));
-  FAILS_LIKE(SAYS("The rendezvous configuration option 'b' must have a value specified."),
-             rdzv_rendezvous_parameters_set_config(made, TEXT("a=1,b="), &error));
-  rdzv_list *keys = rdzv_list_new();
-  FAILS(INVALID, rdzv_rendezvous_parameters_list(NULL, keys, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_list(made, NULL, &error));
-  OK(rdzv_rendezvous_parameters_list(made, keys, &error));
-  CHECK_NUMBER((long long)rdzv_list_count(keys), 0);
-  rdzv_list_free(keys);
-  rdzv_config_value value = {.struct_size = sizeof value, .number = 77};
-  FAILS(INVALID, rdzv_rendezvous_parameters_get(NULL, TEXT("k"), &value, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_get(made, NULL, 1, &value, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_get(made, TEXT("k"), NULL, &error));
-  CHECK_NUMBER(value.number, 77);
-  int32_t found = 77, flag = 77;
-  int64_t number = 77;
-  FAILS(INVALID, rdzv_rendezvous_parameters_get_as_bool(NULL, TEXT("k"), NULL, &found, &flag, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_get_as_bool(made, TEXT("k"), NULL, NULL, &flag, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_get_as_bool(made, TEXT("k"), NULL, &found, NULL, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_get_as_bool(made, TEXT("k"), &bad, &found, &flag, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_get_as_int(NULL, TEXT("k"), NULL, &found, &number, &error));
-  FAILS(INVALID, rdzv_rendezvous_parameters_get_as_int(made, TEXT("k"), NULL, &found, NULL, &error));
-  CHECK(found == 77 && flag == 77 && number == 77);
-  rdzv_rendezvous_parameters_free(made);
+  refused(bad, "`parameters.struct_size` is 8");
+  bad = good;
+  bad.endpoint = "\xff";
+  refused(bad, "`parameters.endpoint` is not UTF-8");
+  bad = good;
+  bad.config = "k=v,=w";
+  refused(bad, "The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.");
+  bad.config = "a=1,b=";
+  refused(bad, "The rendezvous configuration option 'b' must have a value specified.");
+  const rdzv_pair options[] = {{"rank", "0"}, {"timeout", NULL}};
+  bad = good;
+  bad.option_count = 2;
+  refused(bad, "`parameters.options` is NULL");
+  bad.options = options;
+  refused(bad, "`parameters.options[1]` has a NULL");
 
-  rdzv_rendezvous_parameters_free(NULL);
-  size_t len = 77;
-  CHECK(rdzv_rendezvous_parameters_backend(NULL, &len) == NULL);
-  CHECK(rdzv_rendezvous_parameters_endpoint(NULL, &len) == NULL);
-  CHECK(rdzv_rendezvous_parameters_run_id(NULL, &len) == NULL);
-  CHECK(rdzv_rendezvous_parameters_local_addr(NULL, &len) == NULL);
-  CHECK_NUMBER((long long)len, 77);
-  CHECK_NUMBER(rdzv_rendezvous_parameters_min_nodes(NULL), 0);
-  CHECK_NUMBER(rdzv_rendezvous_parameters_max_nodes(NULL), 0);
+  int32_t flag = 77;
+  int64_t number = 77;
+  CHECK(rdzv_rendezvous_parameters_get(NULL, "k") == NULL && rdzv_rendezvous_parameters_get(&good, NULL) == NULL);
+  FAILS(INVALID, rdzv_rendezvous_parameters_get_as_bool(NULL, "k", 0, &flag, &error));
+  FAILS(INVALID, rdzv_rendezvous_parameters_get_as_bool(&good, "k", 0, NULL, &error));
+  FAILS(INVALID, rdzv_rendezvous_parameters_get_as_int(NULL, "k", 0, &number, &error));
+  FAILS(INVALID, rdzv_rendezvous_parameters_get_as_int(&good, "k", 0, NULL, &error));
+  CHECK(flag == 77 && number == 77);
 }
 
 struct conversion {
-  rdzv_config_value value;
-  // -1: there is none; -2: it is refused.
+  const char *text;
+  // -2: it is refused.
   long long as_bool, as_int;
 };
 
 static void options_are_converted(void) {
-  const struct conversion conversions[] = {
-      {value_of(RDZV_CONFIG_NONE, 0, 0), -1, -1},   {value_of(RDZV_CONFIG_BOOL, 1, 0), 1, 1},
-      {value_of(RDZV_CONFIG_BOOL, 0, 0), 0, 0},     {value_of(RDZV_CONFIG_INT, 1, 0), 1, 1},
-      {value_of(RDZV_CONFIG_INT, 7, 0), -2, 7},     {value_of(RDZV_CONFIG_FLOAT, 0, 2.9), -2, 2},
-      {value_of(RDZV_CONFIG_FLOAT, 0, 1e30), -2, -2}, {text_value("YES"), 1, -2},
-      {text_value("f"), 0, -2},                     {text_value(" 7 "), -2, 7},
-      {text_value("1"), 1, 1},                      {text_value(" yes"), -2, -2},
-      {text_value(""), -2, -2},
+  static const struct conversion conversions[] = {
+      {"YES", 1, -2}, {"f", 0, -2}, {" 7 ", -2, 7}, {"1", 1, 1}, {"0", 0, 0}, {" yes", -2, -2}, {"", -2, -2}, {"2.5", -2, -2},
   };
-  rdzv_rendezvous_parameters *made = parameters_for("b", "h", 2);
-  for (size_t i = 0; i < 2 * (sizeof conversions / sizeof *conversions); ++i) {
-    // Each is set once, and is the stand-in for a missing option once.
-    const struct conversion *wanted = &conversions[i / 2];
-    const rdzv_config_value *stand_in = i % 2 == 0 ? NULL : &wanted->value;
-    const char *key = stand_in == NULL ? "option" : "missing";
-    if (stand_in == NULL) OK(rdzv_rendezvous_parameters_set(made, TEXT(key), &wanted->value, &error));
-    int32_t found = 77, flag = 77;
+  rdzv_rendezvous_parameters made = parameters_for("b", "h", 2);
+  for (size_t i = 0; i < sizeof conversions / sizeof *conversions; ++i) {
+    const struct conversion *wanted = &conversions[i];
+    // The later of two counts.
+    const rdzv_pair options[] = {{"option", "former"}, {"option", wanted->text}};
+    made.options = options;
+    made.option_count = 2;
+    CHECK_TEXT(rdzv_rendezvous_parameters_get(&made, "option"), wanted->text);
+    CHECK(rdzv_rendezvous_parameters_get(&made, "missing") == NULL);
+    int32_t flag = 77;
     int64_t number = 77;
     if (wanted->as_bool == -2) {
       FAILS_LIKE(SAYS("does not represent a valid boolean value."),
-                 rdzv_rendezvous_parameters_get_as_bool(made, TEXT(key), stand_in, &found, &flag, &error));
+                 rdzv_rendezvous_parameters_get_as_bool(&made, "option", 5, &flag, &error));
     } else {
-      OK(rdzv_rendezvous_parameters_get_as_bool(made, TEXT(key), stand_in, &found, &flag, &error));
-      CHECK_NUMBER(found, wanted->as_bool != -1);
-      CHECK_NUMBER(flag, wanted->as_bool == 1);
+      OK(rdzv_rendezvous_parameters_get_as_bool(&made, "option", 5, &flag, &error));
+      CHECK_NUMBER(flag, wanted->as_bool);
     }
     if (wanted->as_int == -2) {
       FAILS_LIKE(SAYS("does not represent a valid integer value."),
-                 rdzv_rendezvous_parameters_get_as_int(made, TEXT(key), stand_in, &found, &number, &error));
+                 rdzv_rendezvous_parameters_get_as_int(&made, "option", 5, &number, &error));
     } else {
-      OK(rdzv_rendezvous_parameters_get_as_int(made, TEXT(key), stand_in, &found, &number, &error));
-      CHECK_NUMBER(found, wanted->as_int != -1);
-      CHECK_NUMBER(number, wanted->as_int == -1 ? 0 : wanted->as_int);
+      OK(rdzv_rendezvous_parameters_get_as_int(&made, "option", 5, &number, &error));
+      CHECK_NUMBER(number, wanted->as_int);
     }
+    OK(rdzv_rendezvous_parameters_get_as_bool(&made, "missing", -1, &flag, &error));
+    OK(rdzv_rendezvous_parameters_get_as_int(&made, "missing", -7, &number, &error));
+    CHECK(flag == -1 && number == -7);
   }
-  int32_t found = 77, flag = 77;
-  OK(rdzv_rendezvous_parameters_get_as_bool(made, TEXT("missing"), NULL, &found, &flag, &error));
-  CHECK(found == 0 && flag == 0);
-  rdzv_rendezvous_parameters_free(made);
 }
 
-static void parameters_are_kept(void) {
-  rdzv_rendezvous_parameters *made = NULL;
-  OK(rdzv_rendezvous_parameters_new(TEXT("b"), TEXT("h:1"), TEXT("run 7"), 2, 3, &made, &error));
-  size_t len = 0;
-  CHECK(rdzv_rendezvous_parameters_local_addr(made, &len) == NULL);
-  OK(rdzv_rendezvous_parameters_set_local_addr(made, TEXT("10.0.0.1"), &error));
-  OK(rdzv_rendezvous_parameters_set_config(made, TEXT(" z = 1 , a=x=y"), &error));
-  OK(rdzv_rendezvous_parameters_set_int(made, TEXT("rank"), -3, &error));
-  OK(rdzv_rendezvous_parameters_set_text(made, TEXT("a"), TEXT("later"), &error));
-  CHECK_LENT(rdzv_rendezvous_parameters_backend(made, &len), len, "b");
-  CHECK_LENT(rdzv_rendezvous_parameters_endpoint(made, &len), len, "h:1");
-  CHECK_LENT(rdzv_rendezvous_parameters_run_id(made, &len), len, "run 7");
-  CHECK_LENT(rdzv_rendezvous_parameters_local_addr(made, &len), len, "10.0.0.1");
-  CHECK(rdzv_rendezvous_parameters_backend(made, NULL) != NULL);
-  CHECK_NUMBER(rdzv_rendezvous_parameters_min_nodes(made), 2);
-  CHECK_NUMBER(rdzv_rendezvous_parameters_max_nodes(made), 3);
-  rdzv_list *keys = rdzv_list_new();
-  OK(rdzv_rendezvous_parameters_list(made, keys, &error));
-  CHECK_NUMBER((long long)rdzv_list_count(keys), 3);
-  CHECK_ITEM(keys, 0, "a");
-  CHECK_ITEM(keys, 1, "rank");
-  CHECK_ITEM(keys, 2, "z");
-  rdzv_list_free(keys);
-  rdzv_config_value value = {.struct_size = sizeof value};
-  OK(rdzv_rendezvous_parameters_get(made, TEXT("a"), &value, &error));
-  CHECK_NUMBER(value.kind, RDZV_CONFIG_TEXT);
-  CHECK_LENT(value.text, value.text_len, "later");
-  OK(rdzv_rendezvous_parameters_get(made, TEXT("rank"), &value, &error));
-  CHECK(value.kind == RDZV_CONFIG_INT && value.number == -3);
-  const rdzv_config_value half = value_of(RDZV_CONFIG_FLOAT, 0, 0.5), yes = value_of(RDZV_CONFIG_BOOL, 1, 0);
-  OK(rdzv_rendezvous_parameters_set(made, TEXT("half"), &half, &error));
-  OK(rdzv_rendezvous_parameters_get(made, TEXT("half"), &value, &error));
-  CHECK(value.kind == RDZV_CONFIG_FLOAT && value.fraction == 0.5);
-  OK(rdzv_rendezvous_parameters_set(made, TEXT("half"), &yes, &error));
-  OK(rdzv_rendezvous_parameters_get(made, TEXT("half"), &value, &error));
-  CHECK(value.kind == RDZV_CONFIG_BOOL && value.number == 1);
-  OK(rdzv_rendezvous_parameters_get(made, TEXT("nothing"), &value, &error));
-  CHECK_NUMBER(value.kind, RDZV_CONFIG_MISSING);
-  rdzv_rendezvous_parameters_free(made);
-}
-
-void rendezvous_parameters_are_kept_checked_and_converted(void) {
+void rendezvous_parameters_are_checked_and_converted(void) {
   parameters_are_checked();
   options_are_converted();
-  parameters_are_kept();
 }
 
 void endpoints_and_configurations_are_parsed(void) {
@@ -255,18 +172,18 @@ void endpoints_and_configurations_are_parsed(void) {
 
 static rdzv_rendezvous_handler *static_handler(const rdzv_context *context, uint16_t port, int64_t rank, int64_t nodes,
                                                int64_t timeout_s) {
-  rdzv_rendezvous_parameters *parameters = parameters_for("static", peer_text(port), nodes);
-  OK(rdzv_rendezvous_parameters_set_int(parameters, TEXT("rank"), rank, &error));
-  OK(rdzv_rendezvous_parameters_set_int(parameters, TEXT("timeout"), timeout_s, &error));
+  rdzv_rendezvous_parameters parameters = parameters_for("static", peer_text(port), nodes);
+  char config[64];
+  snprintf(config, sizeof config, "rank=%d, timeout=%d", (int)rank, (int)timeout_s);
+  parameters.config = config;
   rdzv_rendezvous_handler *handler = NULL;
-  OK(rdzv_rendezvous_handler_new(context, parameters, &handler, &error));
-  rdzv_rendezvous_parameters_free(parameters);
+  OK(rdzv_rendezvous_handler_new(context, &parameters, &handler, &error));
   return handler;
 }
 
 struct node {
   rdzv_rendezvous_handler *handler;
-  rdzv_rendezvous_info *info;
+  rdzv_rendezvous *info;
   rdzv_store *store;
   atomic_int is_over;
   rdzv_status outcome;
@@ -276,7 +193,7 @@ struct node {
 static void *join(void *argument) {
   struct node *node = argument;
   node->outcome = rdzv_rendezvous_handler_next_rendezvous(node->handler, &node->info, &node->error);
-  if (node->outcome == RDZV_OK) OK(rdzv_rendezvous_info_store(node->info, &node->store, &error));
+  if (node->outcome == RDZV_OK) OK(rdzv_store_new_rendezvous(node->info, &node->store, &error));
   node->is_over = 1;
   return NULL;
 }
@@ -294,11 +211,11 @@ void static_nodes_meet(void) {
     struct node *node = &nodes[rank];
     CHECK(pthread_join(threads[rank], NULL) == 0);
     CHECK_NUMBER(node->outcome, RDZV_OK);
-    CHECK_NUMBER(rdzv_rendezvous_info_rank(node->info), rank);
-    CHECK_NUMBER(rdzv_rendezvous_info_world_size(node->info), 2);
-    CHECK_LENT(rdzv_rendezvous_info_master_addr(node->info, &len), len, "127.0.0.1");
-    CHECK_NUMBER(rdzv_rendezvous_info_master_port(node->info), port);
-    CHECK_NUMBER(rdzv_rendezvous_info_hosts_store(node->info), rank == 0);
+    CHECK_NUMBER(joined_info(node->info).rank, rank);
+    CHECK_NUMBER(joined_info(node->info).world_size, 2);
+    CHECK_TEXT(joined_info(node->info).master_addr, "127.0.0.1");
+    CHECK_NUMBER(joined_info(node->info).master_port, port);
+    CHECK_NUMBER(joined_info(node->info).hosts_store, rank == 0);
     CHECK_LENT(rdzv_rendezvous_handler_backend(node->handler, &len), len, "static");
     CHECK_LENT(rdzv_rendezvous_handler_run_id(node->handler, &len), len, "run");
     CHECK_NUMBER(rdzv_rendezvous_handler_use_agent_store(node->handler), 1);
@@ -307,7 +224,7 @@ void static_nodes_meet(void) {
     OK(rdzv_rendezvous_handler_is_closed(node->handler, &closed, &error));
     OK(rdzv_rendezvous_handler_num_nodes_waiting(node->handler, &waiting, &error));
     CHECK(closed == 0 && waiting == 0);
-    CHECK_NUMBER(rdzv_rendezvous_info_round(node->info), -1);
+    CHECK_NUMBER(joined_info(node->info).round, -1);
     rdzv_round_event event = {.struct_size = sizeof event};
     FAILS_LIKE(((struct failure){.status = RDZV_UNSUPPORTED,
                                  .message_part = "the rendezvous backend 'static' has no events"}),
@@ -317,13 +234,13 @@ void static_nodes_meet(void) {
     CHECK_NUMBER(clean, 1);
     // Nobody is in a call: nothing is cancelled.
     rdzv_rendezvous_handler_cancel(node->handler);
-    rdzv_rendezvous_info_free(node->info);
+    rdzv_rendezvous_free(node->info);
     rdzv_rendezvous_handler_free(node->handler);
   }
   // The store lives as long as its handles, the clone and the prefixed one too. Keys are beneath the run.
   rdzv_store *twin = NULL, *beneath = NULL, *bare = connect_store(NULL, port);
   OK(rdzv_store_clone(nodes[0].store, &twin, &error));
-  OK(rdzv_store_with_prefix(nodes[0].store, TEXT("p"), &beneath, &error));
+  OK(rdzv_store_new_prefix(nodes[0].store, TEXT("p"), &beneath, &error));
   rdzv_store_free(nodes[0].store);
   rdzv_buffer *value = rdzv_buffer_new();
   OK(rdzv_store_set(nodes[1].store, TEXT("k"), TEXT("v"), -1, &error));
@@ -335,10 +252,9 @@ void static_nodes_meet(void) {
   CHECK_BUFFER(value, "w");
   rdzv_store_free(beneath);
   // With the last of the host's handles the server went.
-  rdzv_store_options *options = options_for(port);
-  OK(rdzv_store_options_set_connect_timeout_ms(options, 0, &error));
-  FAILS(RDZV_REFUSED, rdzv_store_connect(NULL, options, &twin, &error));
-  rdzv_store_options_free(options);
+  rdzv_store_options options = options_for(port);
+  options.connect_timeout_ms = -1;
+  FAILS(RDZV_REFUSED, rdzv_store_new(NULL, &options, &twin, &error));
   rdzv_buffer_free(value);
   rdzv_store_free(bare);
   rdzv_store_free(nodes[1].store);
@@ -355,7 +271,7 @@ static void join_both(struct node nodes[2]) {
 
 static void forget(struct node *node) {
   rdzv_store_free(node->store);
-  rdzv_rendezvous_info_free(node->info);
+  rdzv_rendezvous_free(node->info);
   node->store = NULL;
   node->info = NULL;
 }
@@ -369,9 +285,9 @@ void static_nodes_meet_again(void) {
   struct node before = nodes[1];
   forget(&nodes[0]);
   join_both(nodes);
-  CHECK_NUMBER(rdzv_rendezvous_info_round(nodes[0].info), 1);
-  CHECK_NUMBER(rdzv_rendezvous_info_round(nodes[1].info), 1);
-  CHECK_NUMBER(rdzv_rendezvous_info_rank_first(nodes[1].info), -1);
+  CHECK_NUMBER(joined_info(nodes[0].info).round, 1);
+  CHECK_NUMBER(joined_info(nodes[1].info).round, 1);
+  CHECK_NUMBER(joined_info(nodes[1].info).rank_first, -1);
   // The round's keys are its own.
   const rdzv_bytes key = {(const uint8_t *)"left", 4};
   int32_t ready = 77;
@@ -385,7 +301,7 @@ void static_nodes_meet_again(void) {
   int32_t closed = 77;
   OK(rdzv_rendezvous_handler_is_closed(nodes[1].handler, &closed, &error));
   CHECK_NUMBER(closed, 1);
-  rdzv_rendezvous_info *again = NULL;
+  rdzv_rendezvous *again = NULL;
   FAILS(RDZV_RENDEZVOUS_CLOSED, rdzv_rendezvous_handler_next_rendezvous(nodes[1].handler, &again, &error));
   for (int rank = 0; rank < 2; ++rank) {
     forget(&nodes[rank]);
@@ -411,8 +327,8 @@ void static_nodes_that_do_not_meet_are_told_why(void) {
     CHECK(nodes[i].info == NULL);
     rdzv_rendezvous_handler_free(nodes[i].handler);
   }
-  CHECK_NUMBER((long long)rdzv_error_rank_count(nodes[0].error), 1);
-  CHECK_NUMBER(rdzv_error_rank(nodes[0].error, 0), 1);
+  CHECK_NUMBER((long long)info_of(nodes[0].error).rank_count, 1);
+  CHECK_NUMBER(info_of(nodes[0].error).ranks[0], 1);
   for (int i = 0; i < 2; ++i) rdzv_error_free(nodes[i].error);
   CHECK(close(nobody) == 0);
 }
@@ -442,26 +358,25 @@ void handlers_that_wait_are_cancelled(void) {
 
 // Alone at the backend whose nodes meet at a server, which this one hosts: it has rounds.
 void node_of_a_round_knows_its_place(void) {
-  rdzv_rendezvous_parameters *parameters = NULL;
-  const char *endpoint = peer_text(free_port());
-  OK(rdzv_rendezvous_parameters_new(TEXT("rdzv"), TEXT(endpoint), TEXT("run"), 1, 1, &parameters, &error));
+  rdzv_rendezvous_parameters parameters = parameters_for("rdzv", peer_text(free_port()), 0);
+  parameters.min_nodes = 0;
   struct node node = {0};
-  OK(rdzv_rendezvous_handler_new(NULL, parameters, &node.handler, &error));
-  rdzv_rendezvous_parameters_free(parameters);
+  OK(rdzv_rendezvous_handler_new(NULL, &parameters, &node.handler, &error));
   join(&node);
   check_success(__FILE__, __LINE__, "joining", node.outcome, node.error);
-  CHECK(rdzv_rendezvous_info_rank(node.info) == 0 && rdzv_rendezvous_info_world_size(node.info) == 1);
-  CHECK_NUMBER(rdzv_rendezvous_info_round(node.info), 0);
-  CHECK_NUMBER(rdzv_rendezvous_info_rank_first(node.info), 0);
-  CHECK_NUMBER(rdzv_rendezvous_info_worker_count(node.info), 1);
-  size_t len = 0;
-  CHECK(rdzv_rendezvous_info_leader(node.info, &len) != NULL && len > 0);
+  CHECK(joined_info(node.info).rank == 0 && joined_info(node.info).world_size == 1);
+  CHECK_NUMBER(joined_info(node.info).round, 0);
+  CHECK_NUMBER(joined_info(node.info).rank_first, 0);
+  CHECK_NUMBER(joined_info(node.info).worker_count, 1);
+  CHECK(joined_info(node.info).leader != NULL && *joined_info(node.info).leader != '\0');
+  rdzv_rendezvous_info small = {.struct_size = 8};
+  FAILS(INVALID, rdzv_rendezvous_get_info(node.info, &small, &error));
+  FAILS(INVALID, rdzv_rendezvous_get_info(node.info, NULL, &error));
   OK(rdzv_store_set(node.store, TEXT("k"), TEXT("v"), -1, &error));
   // Whoever puts the round's prefix before its keys shares them.
-  const uint8_t *prefix = rdzv_rendezvous_info_key_prefix(node.info, &len);
   char key[128];
-  snprintf(key, sizeof key, "%.*sk", (int)len, (const char *)prefix);
-  rdzv_store *bare = connect_store(NULL, rdzv_rendezvous_info_master_port(node.info));
+  snprintf(key, sizeof key, "%sk", joined_info(node.info).key_prefix);
+  rdzv_store *bare = connect_store(NULL, (uint16_t)joined_info(node.info).master_port);
   rdzv_buffer *value = rdzv_buffer_new();
   OK(rdzv_store_get(bare, TEXT(key), -1, value, &error));
   CHECK_BUFFER(value, "v");
@@ -483,43 +398,29 @@ void node_of_a_round_knows_its_place(void) {
   CHECK_NUMBER(event.kind, RDZV_ROUND_EVENT_JOB_FAILED);
   CHECK_BUFFER(message, "code 1");
   rdzv_buffer_free(message);
-  rdzv_rendezvous_info *again = NULL;
+  rdzv_rendezvous *again = NULL;
   FAILS(RDZV_RENDEZVOUS_CLOSED, rdzv_rendezvous_handler_next_rendezvous(node.handler, &again, &error));
   rdzv_store_free(node.store);
-  rdzv_rendezvous_info_free(node.info);
+  rdzv_rendezvous_free(node.info);
   OK(rdzv_rendezvous_handler_shutdown(node.handler, NULL, &error));
   rdzv_rendezvous_handler_free(node.handler);
 }
 
-static rdzv_rendezvous_parameters *with_rank(const char *endpoint, int64_t rank) {
-  rdzv_rendezvous_parameters *made = parameters_for("static", endpoint, 2);
-  OK(rdzv_rendezvous_parameters_set_int(made, TEXT("rank"), rank, &error));
-  return made;
-}
-
 void handlers_that_cannot_be(void) {
   rdzv_rendezvous_handler *handler = NULL;
-  const struct {
-    rdzv_rendezvous_parameters *parameters;
-    rdzv_status status;
-    const char *message;
-  } refused[] = {
-      {parameters_for("nobody", "h:1", 2), RDZV_NOT_REGISTERED,
-       "The rendezvous backend 'nobody' is not registered. Did you forget to call `register`?"},
-      {parameters_for("static", "h:1", 2), INVALID,
-       "rank is absent in RendezvousParameters.Try add --node-rank to the cmd request"},
-  };
-  for (size_t i = 0; i < sizeof refused / sizeof *refused; ++i) {
-    const struct failure wanted = {.status = refused[i].status, .message_part = refused[i].message};
-    FAILS_LIKE(wanted, rdzv_rendezvous_handler_new(NULL, refused[i].parameters, &handler, &error));
-    rdzv_rendezvous_parameters_free(refused[i].parameters);
-  }
+  rdzv_rendezvous_parameters good = parameters_for("nobody", "127.0.0.1:0", 2);
+  const struct failure unknown = {
+      .status = RDZV_NOT_REGISTERED,
+      .message_part = "The rendezvous backend 'nobody' is not registered. Did you forget to call `register`?"};
+  FAILS_LIKE(unknown, rdzv_rendezvous_handler_new(NULL, &good, &handler, &error));
+  good.backend = "static";
+  refused(good, "rank is absent in RendezvousParameters.Try add --node-rank to the cmd request");
   FAILS(INVALID, rdzv_rendezvous_handler_new(NULL, NULL, &handler, &error));
-  rdzv_rendezvous_parameters *good = with_rank("127.0.0.1:0", 0);
-  FAILS(INVALID, rdzv_rendezvous_handler_new(NULL, good, NULL, &error));
+  good.options = &(rdzv_pair){"rank", "0"};
+  good.option_count = 1;
+  FAILS(INVALID, rdzv_rendezvous_handler_new(NULL, &good, NULL, &error));
   CHECK(handler == NULL);
-  OK(rdzv_rendezvous_handler_new(NULL, good, &handler, &error));
-  rdzv_rendezvous_parameters_free(good);
+  OK(rdzv_rendezvous_handler_new(NULL, &good, &handler, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_next_rendezvous(handler, NULL, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_is_closed(handler, NULL, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_num_nodes_waiting(handler, NULL, &error));
@@ -530,7 +431,7 @@ void handlers_that_cannot_be(void) {
   FAILS(INVALID, rdzv_rendezvous_handler_next_event(handler, 0, &event, NULL, &error));
   rdzv_rendezvous_handler_free(handler);
 
-  rdzv_rendezvous_info *info = NULL;
+  rdzv_rendezvous *info = NULL;
   int32_t flag = 77;
   int64_t number = 77;
   FAILS(INVALID, rdzv_rendezvous_handler_next_rendezvous(NULL, &info, &error));
@@ -543,20 +444,14 @@ void handlers_that_cannot_be(void) {
   FAILS(INVALID, rdzv_rendezvous_handler_set_cancel_token(NULL, NULL, &error));
   rdzv_rendezvous_handler_cancel(NULL);
   rdzv_rendezvous_handler_free(NULL);
-  rdzv_rendezvous_info_free(NULL);
+  rdzv_rendezvous_free(NULL);
   CHECK(rdzv_rendezvous_handler_backend(NULL, NULL) == NULL && rdzv_rendezvous_handler_run_id(NULL, NULL) == NULL);
   CHECK_NUMBER(rdzv_rendezvous_handler_use_agent_store(NULL), 0);
   rdzv_store *store = NULL;
-  FAILS(INVALID, rdzv_rendezvous_info_store(NULL, &store, &error));
-  CHECK_NUMBER(rdzv_rendezvous_info_rank(NULL), -1);
-  CHECK_NUMBER(rdzv_rendezvous_info_world_size(NULL), -1);
-  CHECK(rdzv_rendezvous_info_master_addr(NULL, NULL) == NULL);
-  CHECK_NUMBER(rdzv_rendezvous_info_master_port(NULL), 0);
-  CHECK_NUMBER(rdzv_rendezvous_info_hosts_store(NULL), 0);
-  CHECK_NUMBER(rdzv_rendezvous_info_round(NULL), -1);
-  CHECK_NUMBER(rdzv_rendezvous_info_rank_first(NULL), -1);
-  CHECK_NUMBER(rdzv_rendezvous_info_worker_count(NULL), -1);
-  CHECK(rdzv_rendezvous_info_leader(NULL, NULL) == NULL && rdzv_rendezvous_info_key_prefix(NULL, NULL) == NULL);
+  FAILS(INVALID, rdzv_store_new_rendezvous(NULL, &store, &error));
+  rdzv_rendezvous_info learned = {.struct_size = sizeof learned, .rank = 77};
+  FAILS(INVALID, rdzv_rendezvous_get_info(NULL, &learned, &error));
+  CHECK_NUMBER(learned.rank, 77);
 
   // Another store is at the port where a node wants to host one.
   rdzv_server *server = start_server(NULL);

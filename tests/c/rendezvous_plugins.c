@@ -37,7 +37,7 @@ struct own {
 
 static struct own new_own(void) {
   struct own own = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-  OK(rdzv_context_new(&own.context, &error));
+  own.context = rdzv_context_new();
   OK(rdzv_store_new_hash(NULL, PATIENCE_MS, &own.store, &error));
   return own;
 }
@@ -87,7 +87,7 @@ static void set(struct own *own, bool *flag, bool to) {
   unlock(own);
 }
 
-static rdzv_status own_join(void *user_data, rdzv_rendezvous_answer *answer) {
+static rdzv_status own_join(void *user_data, rdzv_reply *reply) {
   struct own *own = user_data;
   const struct plan plan = plan_of(own);
   if (plan.waits) {
@@ -95,49 +95,56 @@ static rdzv_status own_join(void *user_data, rdzv_rendezvous_answer *answer) {
     await(own, &own->is_released);
     return RDZV_CANCELLED;
   }
-  if (plan.message != NULL) rdzv_rendezvous_answer_set_message(answer, TEXT(plan.message));
+  if (plan.message != NULL) rdzv_reply_set_message(reply, TEXT(plan.message));
   if (plan.outcome == RDZV_OK) {
     const bool has_port = plan.flaw == NULL || strcmp(plan.flaw, "port") != 0;
-    rdzv_rendezvous_answer_set_group(answer, own->store, 1, 3, TEXT("node-0"), has_port ? 29500 : 65536);
-    if (plan.round > 0) rdzv_rendezvous_answer_set_round(answer, plan.round);
+    const rdzv_rendezvous_group group = {.struct_size = sizeof group,
+                                         .has_round = plan.round > 0,
+                                         .store = own->store,
+                                         .rank = 1,
+                                         .world_size = 3,
+                                         .round = plan.round,
+                                         .master_addr = "node-0",
+                                         .master_port = has_port ? 29500 : 65536};
+    rdzv_reply_set_group(reply, &group);
   }
   return plan.outcome;
 }
 
-static rdzv_status own_is_closed(void *user_data, rdzv_rendezvous_answer *answer) {
+static rdzv_status own_is_closed(void *user_data, rdzv_reply *reply) {
   (void)user_data;
-  rdzv_rendezvous_answer_set_number(answer, 1);
+  rdzv_reply_set_number(reply, 1);
   return RDZV_OK;
 }
 
 // Calls back into the handle that is calling.
-static rdzv_status own_set_closed(void *user_data, rdzv_rendezvous_answer *answer) {
+static rdzv_status own_set_closed(void *user_data, rdzv_reply *reply) {
   struct own *own = user_data;
-  (void)answer;
+  (void)reply;
   int64_t count = 77;
   FAILS(RDZV_REENTRANT, rdzv_rendezvous_handler_num_nodes_waiting(own->handle, &count, &error));
   return rdzv_rendezvous_handler_set_closed(own->handle, NULL);
 }
 
-static rdzv_status own_num_nodes_waiting(void *user_data, rdzv_rendezvous_answer *answer) {
+static rdzv_status own_num_nodes_waiting(void *user_data, rdzv_reply *reply) {
   struct own *own = user_data;
-  rdzv_rendezvous_answer_set_number(answer, plan_of(own).outcome == RDZV_OK ? 5 : -5);
+  rdzv_reply_set_number(reply, plan_of(own).outcome == RDZV_OK ? 5 : -5);
   return RDZV_OK;
 }
 
-static rdzv_status own_next_event(void *user_data, int64_t timeout_ms, rdzv_rendezvous_answer *answer) {
+static rdzv_status own_next_event(void *user_data, int64_t timeout_ms, rdzv_reply *reply) {
   struct own *own = user_data;
   const struct plan plan = plan_of(own);
   const char *name = plan.name == NULL ? "host-2" : plan.name;
   CHECK_NUMBER(timeout_ms, 30);
-  if (plan.event.kind != RDZV_ROUND_EVENT_NONE) rdzv_rendezvous_answer_set_event(answer, &plan.event, TEXT(name));
+  if (plan.event.kind != RDZV_ROUND_EVENT_NONE) rdzv_reply_set_event(reply, &plan.event, TEXT(name));
   return RDZV_OK;
 }
 
-static rdzv_status own_fail(void *user_data, const uint8_t *message, size_t message_len, rdzv_rendezvous_answer *answer) {
+static rdzv_status own_fail(void *user_data, const uint8_t *message, size_t message_len, rdzv_reply *reply) {
   (void)user_data;
   // It comes back as the error's message.
-  rdzv_rendezvous_answer_set_message(answer, message, message_len);
+  rdzv_reply_set_message(reply, message, message_len);
   return RDZV_RENDEZVOUS_CLOSED;
 }
 
@@ -158,12 +165,19 @@ static void own_handler_destroy(void *user_data) {
 }
 
 static rdzv_status own_create(void *user_data, const rdzv_rendezvous_parameters *parameters,
-                              rdzv_rendezvous_answer *answer) {
+                              rdzv_reply *reply) {
   struct own *own = user_data;
   const struct plan plan = plan_of(own);
   const char *flaw = plan.flaw == NULL ? "" : plan.flaw;
-  size_t len = 0;
-  CHECK_LENT(rdzv_rendezvous_parameters_endpoint(parameters, &len), len, "somewhere");
+  CHECK_NUMBER(parameters->struct_size, sizeof *parameters);
+  CHECK_TEXT(parameters->endpoint, "somewhere");
+  CHECK_TEXT(parameters->run_id, "run");
+  CHECK_TEXT(parameters->local_addr, "here");
+  CHECK(parameters->min_nodes == 1 && parameters->max_nodes == 3);
+  // All options are in one list, in the order of their names.
+  CHECK(parameters->config == NULL && parameters->option_count == 2);
+  CHECK_TEXT(parameters->options[0].name, "a");
+  CHECK_TEXT(rdzv_rendezvous_parameters_get(parameters, "b"), "3");
   count_up(own, &own->created);
   rdzv_rendezvous_handler_vtable vtable = {
       .struct_size = sizeof vtable,
@@ -183,7 +197,7 @@ static rdzv_status own_create(void *user_data, const rdzv_rendezvous_parameters 
   };
   if (strcmp(flaw, "nothing") == 0) return RDZV_OK;
   if (strcmp(flaw, "refusal") == 0) {
-    rdzv_rendezvous_answer_set_message(answer, TEXT("no room"));
+    rdzv_reply_set_message(reply, TEXT("no room"));
     return RDZV_RENDEZVOUS_CLOSED;
   }
   if (strcmp(flaw, "reentry") == 0) {
@@ -204,7 +218,7 @@ static rdzv_status own_create(void *user_data, const rdzv_rendezvous_parameters 
     vtable.run_id = "another run";
     vtable.use_agent_store = 0;
   }
-  rdzv_rendezvous_answer_set_handler(answer, &vtable);
+  rdzv_reply_set_handler(reply, &vtable);
   return RDZV_OK;
 }
 
@@ -222,20 +236,22 @@ static rdzv_rendezvous_backend_vtable backend_of(struct own *own) {
                                           .destroy = own_destroy};
 }
 
-static rdzv_rendezvous_parameters *own_parameters(void) {
-  rdzv_rendezvous_parameters *made = NULL;
-  OK(rdzv_rendezvous_parameters_new(TEXT("mine"), TEXT("somewhere"), TEXT("run"), 1, 3, &made, &error));
-  return made;
-}
+static const rdzv_rendezvous_parameters own_parameters = {.struct_size = sizeof own_parameters,
+                                                          .backend = "mine",
+                                                          .endpoint = "somewhere",
+                                                          .run_id = "run",
+                                                          .max_nodes = 3,
+                                                          .local_addr = "here",
+                                                          .config = "b=2, a=1",
+                                                          .options = &(const rdzv_pair){"b", "3"},
+                                                          .option_count = 1};
 
 // Registers it, and makes a handler.
 static void make(struct own *own, int64_t timeout_ms) {
   rdzv_rendezvous_backend_vtable vtable = backend_of(own);
   vtable.timeout_ms = timeout_ms;
   OK(rdzv_context_register_backend(own->context, TEXT("mine"), &vtable, &error));
-  rdzv_rendezvous_parameters *parameters = own_parameters();
-  OK(rdzv_rendezvous_handler_new(own->context, parameters, &own->handle, &error));
-  rdzv_rendezvous_parameters_free(parameters);
+  OK(rdzv_rendezvous_handler_new(own->context, &own_parameters, &own->handle, &error));
 }
 
 // Everything goes, and is destroyed once.
@@ -250,7 +266,7 @@ static void end(struct own *own, int handlers) {
 
 static void *join(void *argument) {
   struct own *own = argument;
-  rdzv_rendezvous_info *info = NULL;
+  rdzv_rendezvous *info = NULL;
   // The library's words, or those of the code that was quick to end.
   FAILS(RDZV_CANCELLED, rdzv_rendezvous_handler_next_rendezvous(own->handle, &info, &error));
   CHECK(info == NULL);
@@ -264,16 +280,16 @@ void own_code_is_a_backend(void) {
   CHECK_LENT(rdzv_rendezvous_handler_backend(own.handle, &len), len, "mine");
   CHECK_LENT(rdzv_rendezvous_handler_run_id(own.handle, &len), len, "run");
   CHECK_NUMBER(rdzv_rendezvous_handler_use_agent_store(own.handle), 1);
-  rdzv_rendezvous_info *info = NULL;
+  rdzv_rendezvous *info = NULL;
   OK(rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
-  CHECK(rdzv_rendezvous_info_rank(info) == 1 && rdzv_rendezvous_info_world_size(info) == 3);
-  CHECK_LENT(rdzv_rendezvous_info_master_addr(info, &len), len, "node-0");
-  CHECK_NUMBER(rdzv_rendezvous_info_master_port(info), 29500);
-  CHECK_NUMBER(rdzv_rendezvous_info_hosts_store(info), 0);
+  CHECK(joined_info(info).rank == 1 && joined_info(info).world_size == 3);
+  CHECK_TEXT(joined_info(info).master_addr, "node-0");
+  CHECK_NUMBER(joined_info(info).master_port, 29500);
+  CHECK_NUMBER(joined_info(info).hosts_store, 0);
   // It is the very store that the code answered.
   rdzv_store *store = NULL;
-  OK(rdzv_rendezvous_info_store(info, &store, &error));
-  rdzv_rendezvous_info_free(info);
+  OK(rdzv_store_new_rendezvous(info, &store, &error));
+  rdzv_rendezvous_free(info);
   OK(rdzv_store_set(store, TEXT("k"), TEXT("v"), -1, &error));
   rdzv_buffer *value = rdzv_buffer_new();
   OK(rdzv_store_get(own.store, TEXT("k"), -1, value, &error));
@@ -282,9 +298,9 @@ void own_code_is_a_backend(void) {
   // What is written in a round has keys of its own.
   PLAN(&own, round, 7);
   OK(rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
-  CHECK_NUMBER(rdzv_rendezvous_info_round(info), 7);
-  OK(rdzv_rendezvous_info_store(info, &store, &error));
-  rdzv_rendezvous_info_free(info);
+  CHECK_NUMBER(joined_info(info).round, 7);
+  OK(rdzv_store_new_rendezvous(info, &store, &error));
+  rdzv_rendezvous_free(info);
   OK(rdzv_store_set(store, TEXT("k"), TEXT("w"), -1, &error));
   OK(rdzv_store_get(own.store, TEXT("round/7/k"), -1, value, &error));
   CHECK_BUFFER(value, "w");
@@ -324,7 +340,7 @@ void own_code_is_a_backend(void) {
 void own_backend_fails_in_every_way(void) {
   struct own own = new_own();
   make(&own, -1);
-  rdzv_rendezvous_info *info = NULL;
+  rdzv_rendezvous *info = NULL;
   static const rdzv_status statuses[] = {
       RDZV_RENDEZVOUS_CLOSED, RDZV_RENDEZVOUS_TIMED_OUT,     RDZV_RENDEZVOUS_CONNECTION,
       RDZV_RENDEZVOUS_STATE,  RDZV_RENDEZVOUS_GRACEFUL_EXIT, RDZV_RENDEZVOUS_REPLACED, RDZV_TIMED_OUT,
@@ -369,18 +385,16 @@ void own_backend_fails_in_every_way(void) {
   struct own flawed = new_own();
   rdzv_rendezvous_backend_vtable vtable = backend_of(&flawed);
   OK(rdzv_context_register_backend(flawed.context, TEXT("mine"), &vtable, &error));
-  rdzv_rendezvous_parameters *parameters = own_parameters();
   for (size_t i = 0; i < sizeof flaws / sizeof *flaws; ++i) {
     PLAN(&flawed, flaw, flaws[i].flaw);
     FAILS_LIKE(((struct failure){.status = flaws[i].status, .message_part = flaws[i].message}),
-               rdzv_rendezvous_handler_new(flawed.context, parameters, &flawed.handle, &error));
+               rdzv_rendezvous_handler_new(flawed.context, &own_parameters, &flawed.handle, &error));
     CHECK(flawed.handle == NULL);
   }
   // The liar's handler was taken, and given back.
   CHECK_NUMBER(count_of(&flawed, &flawed.handlers_destroyed), 1);
   PLAN(&flawed, flaw, "least");
-  OK(rdzv_rendezvous_handler_new(flawed.context, parameters, &flawed.handle, &error));
-  rdzv_rendezvous_parameters_free(parameters);
+  OK(rdzv_rendezvous_handler_new(flawed.context, &own_parameters, &flawed.handle, &error));
   size_t len = 0;
   CHECK_LENT(rdzv_rendezvous_handler_run_id(flawed.handle, &len), len, "another run");
   CHECK_NUMBER(rdzv_rendezvous_handler_use_agent_store(flawed.handle), 0);
@@ -469,22 +483,22 @@ void own_backend_tells_what_happened(void) {
   end(&own, 1);
 }
 
-static rdzv_status own_next(void *user_data, rdzv_rendezvous_answer *answer) {
+static rdzv_status own_next(void *user_data, rdzv_reply *reply) {
   struct own *own = user_data;
   const struct plan plan = plan_of(own);
   if (plan.flaw != NULL && strcmp(plan.flaw, "reentry") == 0) {
-    rdzv_rendezvous_info *info = NULL;
+    rdzv_rendezvous *info = NULL;
     return rdzv_rendezvous_url_next(own->url, &info, NULL);
   }
-  return own_join(user_data, answer);
+  return own_join(user_data, reply);
 }
 
-static rdzv_status own_begin(void *user_data, const rdzv_url_question *question, rdzv_rendezvous_answer *answer) {
+static rdzv_status own_begin(void *user_data, const rdzv_url_request *request, rdzv_reply *reply) {
   struct own *own = user_data;
-  CHECK_NUMBER(question->struct_size, sizeof *question);
-  CHECK_LENT(question->url, question->url_len, "mine://place/x?a=b&rank=1");
-  CHECK_LENT(question->listen_host, question->listen_host_len, "10.0.0.1");
-  CHECK_NUMBER(question->timeout_ms, PATIENCE_MS);
+  CHECK_NUMBER(request->struct_size, sizeof *request);
+  CHECK_LENT(request->url, request->url_len, "mine://place/x?a=b&rank=1");
+  CHECK_LENT(request->listen_host, request->listen_host_len, "10.0.0.1");
+  CHECK_NUMBER(request->timeout_ms, PATIENCE_MS);
   rdzv_url_rendezvous_vtable vtable = {
       .struct_size = sizeof vtable,
       .user_data = own,
@@ -496,25 +510,22 @@ static rdzv_status own_begin(void *user_data, const rdzv_url_question *question,
   if (plan.flaw != NULL && strcmp(plan.flaw, "nothing") == 0) return RDZV_OK;
   if (plan.flaw != NULL && strcmp(plan.flaw, "refusal") == 0) return RDZV_UNREACHABLE;
   if (plan.flaw != NULL && strcmp(plan.flaw, "no next") == 0) vtable.next = NULL;
-  rdzv_rendezvous_answer_set_rendezvous(answer, &vtable);
+  rdzv_reply_set_url_rendezvous(reply, &vtable);
   return RDZV_OK;
 }
 
 static rdzv_status begin_own(struct own *own, rdzv_error **details) {
-  rdzv_rendezvous_url_options *options = NULL;
-  OK(rdzv_rendezvous_url_options_new(&options, &error));
-  OK(rdzv_rendezvous_url_options_set_rank(options, 1, &error));
-  OK(rdzv_rendezvous_url_options_set_listen_host(options, TEXT("10.0.0.1"), &error));
-  OK(rdzv_rendezvous_url_options_set_timeout_ms(options, PATIENCE_MS, &error));
-  const rdzv_status outcome =
-      rdzv_rendezvous_url_begin(own->context, TEXT("mine://place/x?a=b"), options, &own->url, details);
-  rdzv_rendezvous_url_options_free(options);
-  return outcome;
+  const rdzv_rendezvous_url_options options = {.struct_size = sizeof options,
+                                               .has_rank = 1,
+                                               .rank = 1,
+                                               .timeout_ms = PATIENCE_MS,
+                                               .listen_host = "10.0.0.1"};
+  return rdzv_rendezvous_url_new(own->context, TEXT("mine://place/x?a=b"), &options, &own->url, details);
 }
 
 static void *next_url(void *argument) {
   struct own *own = argument;
-  rdzv_rendezvous_info *info = NULL;
+  rdzv_rendezvous *info = NULL;
   FAILS_LIKE(((struct failure){.status = RDZV_CANCELLED, .message_part = "next of the handler of mine://"}),
              rdzv_rendezvous_url_next(own->url, &info, &error));
   return NULL;
@@ -535,7 +546,7 @@ void own_code_is_a_url_scheme(void) {
   rdzv_url_scheme_vtable vtable = {.struct_size = sizeof vtable,
                                    .user_data = &own,
                                    .timeout_ms = -1,
-                                   .begin = own_begin,
+                                   .create = own_begin,
                                    .destroy = own_destroy};
   OK(rdzv_context_register_url_scheme(own.context, TEXT("mine"), &vtable, &error));
   static const struct {
@@ -549,12 +560,12 @@ void own_code_is_a_url_scheme(void) {
   }
   PLAN(&own, flaw, NULL);
   OK(begin_own(&own, &error));
-  rdzv_rendezvous_info *info = NULL;
+  rdzv_rendezvous *info = NULL;
   // A scheme of one's own may meet again.
   for (int i = 0; i < 2; ++i) {
     OK(rdzv_rendezvous_url_next(own.url, &info, &error));
-    CHECK(rdzv_rendezvous_info_rank(info) == 1 && rdzv_rendezvous_info_world_size(info) == 3);
-    rdzv_rendezvous_info_free(info);
+    CHECK(joined_info(info).rank == 1 && joined_info(info).world_size == 3);
+    rdzv_rendezvous_free(info);
     info = NULL;
   }
   PLAN(&own, outcome, RDZV_RENDEZVOUS_TIMED_OUT);
@@ -587,7 +598,7 @@ void own_code_is_told_that_its_caller_has_gone(void) {
   struct own own = new_own();
   make(&own, 30);
   PLAN(&own, waits, true);
-  rdzv_rendezvous_info *info = NULL;
+  rdzv_rendezvous *info = NULL;
   FAILS(RDZV_TIMED_OUT, rdzv_rendezvous_handler_next_rendezvous(own.handle, &info, &error));
   // Its `cancel` ends the wait: nobody takes the group any more.
   await_count(&own, &own.cancelled, 1);
@@ -614,12 +625,10 @@ void own_backend_may_own_a_store_of_its_context(void) {
     vtable.destroy = owner_destroy;
     OK(rdzv_context_register_backend(own.context, TEXT("mine"), &vtable, &error));
     rdzv_url_scheme_vtable scheme = {
-        .struct_size = sizeof scheme, .user_data = &own, .timeout_ms = -1, .begin = own_begin, .destroy = own_destroy};
+        .struct_size = sizeof scheme, .user_data = &own, .timeout_ms = -1, .create = own_begin, .destroy = own_destroy};
     OK(rdzv_context_register_url_scheme(own.context, TEXT("mine"), &scheme, &error));
-    rdzv_rendezvous_parameters *parameters = own_parameters();
-    if (with_handler == 1) OK(rdzv_rendezvous_handler_new(own.context, parameters, &own.handle, &error));
-    rdzv_rendezvous_parameters_free(parameters);
-    rdzv_context_free(own.context);
+      if (with_handler == 1) OK(rdzv_rendezvous_handler_new(own.context, &own_parameters, &own.handle, &error));
+      rdzv_context_free(own.context);
     // The code is there for as long as a handler that was made with the context.
     CHECK_NUMBER(count_of(&own, &own.destroyed), with_handler == 1 ? 0 : 2);
     rdzv_rendezvous_handler_free(own.handle);
@@ -629,8 +638,8 @@ void own_backend_may_own_a_store_of_its_context(void) {
 }
 
 static rdzv_status other_create(void *user_data, const rdzv_rendezvous_parameters *parameters,
-                                rdzv_rendezvous_answer *answer) {
-  (void)user_data, (void)parameters, (void)answer;
+                                rdzv_reply *reply) {
+  (void)user_data, (void)parameters, (void)reply;
   return RDZV_IO;
 }
 
@@ -678,7 +687,7 @@ void registries_keep_their_rules(void) {
   rdzv_list_free(names);
 
   rdzv_url_scheme_vtable scheme = {
-      .struct_size = sizeof scheme, .user_data = &rival, .timeout_ms = 100, .begin = own_begin, .destroy = own_destroy};
+      .struct_size = sizeof scheme, .user_data = &rival, .timeout_ms = 100, .create = own_begin, .destroy = own_destroy};
   OK(rdzv_context_register_url_scheme(own.context, TEXT("mine"), &scheme, &error));
   // Taken, be it by the same.
   FAILS_LIKE(((struct failure){.status = RDZV_ALREADY_REGISTERED,
@@ -688,13 +697,11 @@ void registries_keep_their_rules(void) {
   FAILS(INVALID, rdzv_context_register_url_scheme(NULL, TEXT("x"), &scheme, &error));
   FAILS(INVALID, rdzv_context_register_url_scheme(own.context, NULL, 1, &scheme, &error));
   FAILS(INVALID, rdzv_context_register_url_scheme(own.context, TEXT("x"), NULL, &error));
-  scheme.begin = NULL;
+  scheme.create = NULL;
   FAILS(INVALID, rdzv_context_register_url_scheme(own.context, TEXT("x"), &scheme, &error));
 
   // Another context knows nothing of it.
-  rdzv_rendezvous_parameters *parameters = own_parameters();
-  FAILS(RDZV_NOT_REGISTERED, rdzv_rendezvous_handler_new(rival.context, parameters, &own.handle, &error));
-  rdzv_rendezvous_parameters_free(parameters);
+  FAILS(RDZV_NOT_REGISTERED, rdzv_rendezvous_handler_new(rival.context, &own_parameters, &own.handle, &error));
   // What was refused stayed the caller's; what was taken is destroyed once.
   CHECK(count_of(&own, &own.destroyed) == 0 && count_of(&rival, &rival.destroyed) == 0);
   rdzv_context_free(own.context);
@@ -703,12 +710,14 @@ void registries_keep_their_rules(void) {
   rdzv_store_free(own.store);
   rdzv_store_free(rival.store);
 
-  // NULL is nobody's answer.
-  rdzv_rendezvous_answer_set_number(NULL, 1);
-  rdzv_rendezvous_answer_set_message(NULL, TEXT("m"));
-  rdzv_rendezvous_answer_set_group(NULL, NULL, 0, 0, NULL, 0, 0);
-  rdzv_rendezvous_answer_set_round(NULL, 0);
-  rdzv_rendezvous_answer_set_event(NULL, NULL, NULL, 0);
-  rdzv_rendezvous_answer_set_handler(NULL, NULL);
-  rdzv_rendezvous_answer_set_rendezvous(NULL, NULL);
+  // NULL is the reply to no call.
+  rdzv_reply_set_number(NULL, 1);
+  rdzv_reply_add_value(NULL, TEXT("v"));
+  rdzv_reply_set_message(NULL, TEXT("m"));
+  rdzv_reply_set_group(NULL, NULL);
+  rdzv_reply_set_event(NULL, NULL, NULL, 0);
+  rdzv_reply_set_handler(NULL, NULL);
+  rdzv_reply_set_url_rendezvous(NULL, NULL);
+  rdzv_reply_set_rpc_agent(NULL, NULL);
+  rdzv_reply_add_worker(NULL, NULL, 0, 0);
 }

@@ -1,5 +1,6 @@
 // Nodes of the rdzv backend: their names, the keys and numbers of their rounds, and how a handler goes.
 #include "check.h"
+#include "ops.h"
 #include "tests.h"
 
 #include <pthread.h>
@@ -8,7 +9,7 @@
 // A node that joins in a thread of its own.
 struct node {
   rdzv_rendezvous_handler *handler;
-  rdzv_rendezvous_info *info;
+  rdzv_rendezvous *info;
   rdzv_status outcome;
   rdzv_error *error;
   struct group *group;
@@ -23,25 +24,24 @@ struct group {
 };
 
 static rdzv_rendezvous_handler *new_handler(rdzv_context *context, uint16_t port, int64_t nodes, const char *options) {
-  rdzv_rendezvous_parameters *parameters = NULL;
-  OK(rdzv_rendezvous_parameters_new(TEXT("rdzv"), TEXT(peer_text(port)), TEXT("run"), nodes, nodes, &parameters,
-                                    &error));
-  OK(rdzv_rendezvous_parameters_set_text(parameters, TEXT("is_host"), TEXT("0"), &error));
-  OK(rdzv_rendezvous_parameters_set_text(parameters, TEXT("join_timeout"), TEXT("20"), &error));
-  OK(rdzv_rendezvous_parameters_set_config(parameters, TEXT(options), &error));
+  static const rdzv_pair always[] = {{"is_host", "0"}, {"join_timeout", "20"}};
+  const rdzv_rendezvous_parameters parameters = {.struct_size = sizeof parameters,
+                                                 .backend = "rdzv",
+                                                 .endpoint = peer_text(port),
+                                                 .run_id = "run",
+                                                 .min_nodes = nodes,
+                                                 .config = options,
+                                                 .options = always,
+                                                 .option_count = 2};
   rdzv_rendezvous_handler *handler = NULL;
-  OK(rdzv_rendezvous_handler_new(context, parameters, &handler, &error));
-  rdzv_rendezvous_parameters_free(parameters);
+  OK(rdzv_rendezvous_handler_new(context, &parameters, &handler, &error));
   return handler;
 }
 
 static rdzv_server *server_at(uint16_t port) {
-  rdzv_server_options *options = NULL;
+  const rdzv_server_options options = {.struct_size = sizeof options, .host = "127.0.0.1", .port = port};
   rdzv_server *server = NULL;
-  OK(rdzv_server_options_new(&options, &error));
-  OK(rdzv_server_options_set_bind(options, TEXT("127.0.0.1"), port, &error));
-  OK(rdzv_server_start(NULL, options, &server, &error));
-  rdzv_server_options_free(options);
+  OK(rdzv_server_new(NULL, &options, &server, &error));
   return server;
 }
 
@@ -83,8 +83,8 @@ static void meet(struct group *group) {
   }
 }
 
-static rdzv_rendezvous_info *next_round(rdzv_rendezvous_handler *handler) {
-  rdzv_rendezvous_info *info = NULL;
+static rdzv_rendezvous *next_round(rdzv_rendezvous_handler *handler) {
+  rdzv_rendezvous *info = NULL;
   OK(rdzv_rendezvous_handler_next_rendezvous(handler, &info, &error));
   return info;
 }
@@ -94,13 +94,13 @@ void nodes_of_two_contexts_are_two_nodes(void) {
   rdzv_context *contexts[2] = {NULL, NULL};
   struct group group = {0};
   for (int i = 0; i < 2; ++i) {
-    OK(rdzv_context_new(&contexts[i], &error));
+    contexts[i] = rdzv_context_new();
     group.nodes[i].handler = new_handler(contexts[i], rdzv_server_port(server), 2, "rank_order=host");
   }
   meet(&group);
-  CHECK_NUMBER(rdzv_rendezvous_info_rank(group.nodes[0].info) + rdzv_rendezvous_info_rank(group.nodes[1].info), 1);
+  CHECK_NUMBER(joined_info(group.nodes[0].info).rank + joined_info(group.nodes[1].info).rank, 1);
   for (int i = 0; i < 2; ++i) {
-    rdzv_rendezvous_info_free(group.nodes[i].info);
+    rdzv_rendezvous_free(group.nodes[i].info);
     rdzv_rendezvous_handler_free(group.nodes[i].handler);
     rdzv_context_free(contexts[i]);
   }
@@ -126,12 +126,12 @@ void node_that_was_replaced_is_told_so(void) {
   }
   // Its replacement has its place.
   rdzv_rendezvous_handler *bob = new_handler(NULL, port, 2, "node=bob");
-  rdzv_rendezvous_info *info = next_round(bob);
-  CHECK_NUMBER(rdzv_rendezvous_info_world_size(info), 2);
+  rdzv_rendezvous *info = next_round(bob);
+  CHECK_NUMBER(joined_info(info).world_size, 2);
   CHECK(pthread_join(threads[1 - gone], NULL) == 0);
   check_success(__FILE__, __LINE__, "joining", other->outcome, other->error);
-  rdzv_rendezvous_info_free(info);
-  rdzv_rendezvous_info_free(other->info);
+  rdzv_rendezvous_free(info);
+  rdzv_rendezvous_free(other->info);
   rdzv_rendezvous_handler_free(bob);
 
   // Nor does it come back over a new session, when the server has gone and come back.
@@ -144,7 +144,7 @@ void node_that_was_replaced_is_told_so(void) {
   struct group anew = {.nodes = {{.handler = replaced->handler}, {.handler = eve}}};
   meet(&anew);
   for (int i = 0; i < 2; ++i) {
-    rdzv_rendezvous_info_free(anew.nodes[i].info);
+    rdzv_rendezvous_free(anew.nodes[i].info);
     rdzv_rendezvous_handler_free(anew.nodes[i].handler);
   }
   rdzv_rendezvous_handler_free(other->handler);
@@ -153,23 +153,26 @@ void node_that_was_replaced_is_told_so(void) {
 
 // A node in an event loop: adds it, joins, and returns its round. The prefix of its keys goes to `prefix`.
 static uint64_t round_in_loop(rdzv_loop *loop, uint16_t port, char *prefix, size_t size) {
-  rdzv_rendezvous_parameters *parameters = NULL;
-  OK(rdzv_rendezvous_parameters_new(TEXT("rdzv"), TEXT(peer_text(port)), TEXT("run"), 1, 1, &parameters, &error));
-  uint32_t node = 0;
-  OK(rdzv_loop_add_node(loop, parameters, &node, &error));
-  rdzv_rendezvous_parameters_free(parameters);
-  uint64_t operation = 0;
-  OK(rdzv_loop_node_next_rendezvous(loop, node, &operation, &error));
+  const rdzv_rendezvous_parameters parameters = {
+      .struct_size = sizeof parameters, .backend = "rdzv", .endpoint = peer_text(port), .run_id = "run"};
+  rdzv_loop_member *node = NULL;
+  OK(rdzv_loop_add_node(loop, &parameters, NULL, &node, &error));
+  rdzv_op *op = rdzv_op_new(NULL);
+  OK(rdzv_op_next_rendezvous(op, &error));
+  OK(rdzv_loop_submit(node, op, -1, &error));
   rdzv_event event = await_event(loop);
   while (event.kind != RDZV_EVENT_COMPLETED) event = await_event(loop);
-  if (event.status != RDZV_OK) FAIL("%s", rdzv_error_message(event.error));
+  CHECK(event.op == op && event.member == node);
+  if (result_of(op).status != RDZV_OK) FAIL("%s", rdzv_error_message(result_of(op).error));
   rdzv_round round = {.struct_size = sizeof round};
-  OK(rdzv_loop_round(loop, &round, &error));
+  OK(rdzv_op_get_round(op, &round, &error));
   CHECK(round.key_prefix_len > 1 && round.key_prefix_len < size);
   memcpy(prefix, round.key_prefix, round.key_prefix_len);
   prefix[round.key_prefix_len] = '\0';
-  OK(rdzv_loop_remove_node(loop, node, &error));
-  return round.round;
+  const uint64_t number = round.round;
+  rdzv_op_free(op);
+  OK(rdzv_loop_remove(node, &error));
+  return number;
 }
 
 // The key `name` beneath the prefix of a round.
@@ -204,13 +207,12 @@ void round_of_a_restarted_server_has_its_own_keys_and_a_later_number(void) {
   rdzv_loop_free(loop);
 
   // So does a context, where handlers are made anew.
-  rdzv_context *context = NULL;
-  OK(rdzv_context_new(&context, &error));
+  rdzv_context *context = rdzv_context_new();
   for (int64_t round = 2; round < 5; ++round) {
     rdzv_rendezvous_handler *handler = new_handler(context, port, 1, "node=ada");
-    rdzv_rendezvous_info *info = next_round(handler);
-    CHECK_NUMBER(rdzv_rendezvous_info_round(info), round);
-    rdzv_rendezvous_info_free(info);
+    rdzv_rendezvous *info = next_round(handler);
+    CHECK_NUMBER(joined_info(info).round, round);
+    rdzv_rendezvous_free(info);
     if (round == 3) restart(&server, port, former);
     if (round == 4) OK(rdzv_rendezvous_handler_shutdown(handler, NULL, &error));
     rdzv_rendezvous_handler_free(handler);
@@ -220,21 +222,21 @@ void round_of_a_restarted_server_has_its_own_keys_and_a_later_number(void) {
   // A program that was in no round before begins with round 0 of this server, whose keys are its own.
   restart(&server, port, former);
   rdzv_rendezvous_handler *handler = new_handler(NULL, port, 1, "node=bob");
-  rdzv_rendezvous_info *info = next_round(handler);
-  CHECK_NUMBER(rdzv_rendezvous_info_round(info), 0);
+  rdzv_rendezvous *info = next_round(handler);
+  CHECK_NUMBER(joined_info(info).round, 0);
   rdzv_store *store = NULL;
-  OK(rdzv_rendezvous_info_store(info, &store, &error));
+  OK(rdzv_store_new_rendezvous(info, &store, &error));
   const rdzv_bytes key = BYTES("rank0");
   int32_t ready = 77;
   OK(rdzv_store_check(store, &key, 1, -1, &ready, &error));
   CHECK_NUMBER(ready, 0);
   rdzv_store_free(store);
-  rdzv_rendezvous_info_free(info);
+  rdzv_rendezvous_free(info);
   // The same handler goes on where it was.
   restart(&server, port, former);
   info = next_round(handler);
-  CHECK_NUMBER(rdzv_rendezvous_info_round(info), 1);
-  rdzv_rendezvous_info_free(info);
+  CHECK_NUMBER(joined_info(info).round, 1);
+  rdzv_rendezvous_free(info);
   rdzv_rendezvous_handler_free(handler);
   rdzv_server_free(server);
 }
@@ -251,27 +253,28 @@ void keys_written_before_a_round_opens_are_not_in_it(void) {
   prefix[strlen(prefix) - 2] = '1';
   rdzv_store *early = connect_store(NULL, port);
   OK(rdzv_store_set(early, TEXT(key_beneath(prefix, "k")), TEXT("too early"), -1, &error));
-  OK(rdzv_store_queue_push(early, TEXT(key_beneath(prefix, "q")), TEXT("too early"), -1, &error));
+  OK(store_queue_push(early, TEXT(key_beneath(prefix, "q")), TEXT("too early"), -1, &error));
 
   rdzv_rendezvous_handler *handler = new_handler(NULL, port, 1, "node=ada");
-  rdzv_rendezvous_info *info = next_round(handler);
-  CHECK_NUMBER(rdzv_rendezvous_info_round(info), 1);
+  rdzv_rendezvous *info = next_round(handler);
+  CHECK_NUMBER(joined_info(info).round, 1);
   rdzv_store *store = NULL;
-  OK(rdzv_rendezvous_info_store(info, &store, &error));
+  OK(rdzv_store_new_rendezvous(info, &store, &error));
   const rdzv_bytes key = BYTES("k");
   int32_t ready = 77;
-  int64_t length = 77;
   OK(rdzv_store_check(store, &key, 1, -1, &ready, &error));
   CHECK_NUMBER(ready, 0);
-  OK(rdzv_store_queue_len(store, TEXT("q"), -1, &length, &error));
-  CHECK_NUMBER(length, 0);
+  rdzv_op *op = rdzv_op_new(NULL);
+  PERFORM(store, op, rdzv_op_queue_len(op, TEXT("q"), &error));
+  CHECK_NUMBER(result_of(op).count, 0);
+  rdzv_op_free(op);
   // It is that round: what is written there now can be read in it.
   OK(rdzv_store_set(early, TEXT(key_beneath(prefix, "k")), TEXT("in time"), -1, &error));
   OK(rdzv_store_check(store, &key, 1, -1, &ready, &error));
   CHECK_NUMBER(ready, 1);
   rdzv_store_free(store);
   rdzv_store_free(early);
-  rdzv_rendezvous_info_free(info);
+  rdzv_rendezvous_free(info);
   rdzv_rendezvous_handler_free(handler);
   rdzv_server_free(server);
 }
@@ -284,7 +287,7 @@ void handler_that_is_freed_leaves_its_round(void) {
   group.nodes[1].handler = new_handler(NULL, port, 2, "node=bob,min_to_continue=1");
   meet(&group);
   rdzv_store *store = NULL;
-  OK(rdzv_rendezvous_info_store(group.nodes[0].info, &store, &error));
+  OK(rdzv_store_new_rendezvous(group.nodes[0].info, &store, &error));
   OK(rdzv_store_set(store, TEXT("k"), TEXT("v"), -1, &error));
   rdzv_rendezvous_handler_free(group.nodes[0].handler);
   // A store of the round and what ada learned of it live on; bob hears of ada's end all the same.
@@ -297,7 +300,7 @@ void handler_that_is_freed_leaves_its_round(void) {
   // The store's session ended with the handler, and says so.
   FAILS(RDZV_SERVER_GONE, rdzv_store_set(store, TEXT("k"), TEXT("w"), -1, &error));
   rdzv_store_free(store);
-  for (int i = 0; i < 2; ++i) rdzv_rendezvous_info_free(group.nodes[i].info);
+  for (int i = 0; i < 2; ++i) rdzv_rendezvous_free(group.nodes[i].info);
   rdzv_rendezvous_handler_free(group.nodes[1].handler);
   rdzv_server_free(server);
 }
@@ -305,20 +308,25 @@ void handler_that_is_freed_leaves_its_round(void) {
 void minimum_to_continue_is_at_least_one(void) {
   rdzv_rendezvous_handler *handler = NULL;
   for (int64_t minimum = 0; minimum <= 3; ++minimum) {
-    rdzv_rendezvous_parameters *parameters = NULL;
-    OK(rdzv_rendezvous_parameters_new(TEXT("rdzv"), TEXT("127.0.0.1:1"), TEXT("run"), 2, 4, &parameters, &error));
-    OK(rdzv_rendezvous_parameters_set_int(parameters, TEXT("min_to_continue"), minimum, &error));
+    char config[32];
+    snprintf(config, sizeof config, "min_to_continue=%d", (int)minimum);
+    const rdzv_rendezvous_parameters parameters = {.struct_size = sizeof parameters,
+                                                   .backend = "rdzv",
+                                                   .endpoint = "127.0.0.1:1",
+                                                   .run_id = "run",
+                                                   .min_nodes = 2,
+                                                   .max_nodes = 4,
+                                                   .config = config};
     if (minimum == 1 || minimum == 2) {
-      OK(rdzv_rendezvous_handler_new(NULL, parameters, &handler, &error));
+      OK(rdzv_rendezvous_handler_new(NULL, &parameters, &handler, &error));
       rdzv_rendezvous_handler_free(handler);
       handler = NULL;
     } else {
       char message[96];
       snprintf(message, sizeof message, "option 'min_to_continue' is %d, not from 1 to 2", (int)minimum);
       FAILS_LIKE(((struct failure){.status = RDZV_INVALID_ARGUMENT, .message_part = message}),
-                 rdzv_rendezvous_handler_new(NULL, parameters, &handler, &error));
+                 rdzv_rendezvous_handler_new(NULL, &parameters, &handler, &error));
       CHECK(handler == NULL);
     }
-    rdzv_rendezvous_parameters_free(parameters);
   }
 }

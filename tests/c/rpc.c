@@ -24,26 +24,20 @@ void workers_call_each_other(void) {
   OK(rdzv_rpc_call(pair.one, &call, answer, &error));
   CHECK_BUFFER(answer, "me");
 
-  size_t len = 0;
-  CHECK_LENT(rdzv_rpc_name(pair.one, &len), len, "one");
-  CHECK_NUMBER(rdzv_rpc_id(pair.one), 1);
-  CHECK(rdzv_rpc_address(pair.one, &len) != NULL && len > 0);
+  const rdzv_rpc_info info = worker_info(pair.one);
+  CHECK_NUMBER(info.struct_size, sizeof info);
+  CHECK_BYTES(info.name, "one");
+  CHECK_NUMBER(info.id, 1);
+  CHECK(info.address.len > 0 && info.events_lost == 0);
   rdzv_rpc_workers *workers = NULL;
   OK(rdzv_rpc_list_workers(pair.two, &workers, &error));
-  CHECK_NUMBER(rdzv_rpc_workers_count(workers), 2);
-  CHECK_LENT(rdzv_rpc_workers_name(workers, 1, &len), len, "two");
-  CHECK_NUMBER(rdzv_rpc_workers_id(workers, 0), 1);
-  CHECK(rdzv_rpc_workers_address(workers, 0, &len) != NULL && len > 0);
-  CHECK(rdzv_rpc_workers_name(workers, 2, NULL) == NULL && rdzv_rpc_workers_id(workers, 2) == -1);
-  CHECK(rdzv_rpc_workers_address(workers, 2, NULL) == NULL);
+  CHECK_NUMBER(workers->struct_size, sizeof *workers);
+  CHECK_NUMBER(workers->count, 2);
+  CHECK_BYTES(workers->workers[1].name, "two");
+  CHECK_NUMBER(workers->workers[0].id, 1);
+  CHECK(workers->workers[0].address.len == info.address.len);
+  CHECK(memcmp(workers->workers[0].address.data, info.address.data, info.address.len) == 0);
   rdzv_rpc_workers_free(workers);
-  uint16_t id = 77;
-  OK(rdzv_rpc_worker_id(pair.one, TEXT("two"), &id, &error));
-  CHECK_NUMBER(id, 2);
-  OK(rdzv_rpc_worker_name(pair.one, 2, answer, &error));
-  CHECK_BUFFER(answer, "two");
-  FAILS(RDZV_RPC_UNKNOWN_WORKER, rdzv_rpc_worker_id(pair.one, TEXT("three"), &id, &error));
-  FAILS(RDZV_RPC_UNKNOWN_WORKER, rdzv_rpc_worker_name(pair.one, 3, answer, &error));
 
   // Handlers come and go while others call.
   int32_t found = 77;
@@ -76,24 +70,22 @@ void calls_fail_with_the_reason(void) {
   // Who was wanted is told also where there is no such worker, by name or number as it was.
   rdzv_rpc_call_spec unknown = call_of("three", "echo", "");
   rdzv_error *wanted = NULL;
-  size_t wanted_len = 0;
   CHECK_NUMBER(rdzv_rpc_call(pair.one, &unknown, NULL, &wanted), RDZV_RPC_UNKNOWN_WORKER);
-  CHECK_LENT(rdzv_error_node(wanted, 0, &wanted_len), wanted_len, "three");
+  CHECK_NODE(wanted, 0, "three");
   rdzv_error_free(wanted);
   unknown = call_of(NULL, "echo", "");
   unknown.callee_id = 9;
   CHECK_NUMBER(rdzv_rpc_call(pair.one, &unknown, NULL, &wanted), RDZV_RPC_UNKNOWN_WORKER);
-  CHECK_NUMBER(rdzv_error_rank(wanted, 0), 9);
-  CHECK_NUMBER(rdzv_error_node_count(wanted), 0);
+  CHECK_NUMBER(info_of(wanted).ranks[0], 9);
+  CHECK_NUMBER(info_of(wanted).node_count, 0);
   rdzv_error_free(wanted);
   call_fails(pair.one, call_of("two", "nobody", ""), RDZV_RPC_NO_HANDLER, "nobody at two");
   call_fails(pair.one, call_of("two", "forget", ""), RDZV_RPC_HANDLER_FAILED, "gave no answer");
   rdzv_rpc_call_spec call = call_of("two", "refuse", "");
   rdzv_error *refused = NULL;
   CHECK_NUMBER(rdzv_rpc_call(pair.one, &call, NULL, &refused), RDZV_RPC_HANDLER_FAILED);
-  CHECK_TEXT(rdzv_error_cause(refused), "no such luck");
-  size_t len = 0;
-  CHECK_LENT(rdzv_error_node(refused, 0, &len), len, "two");
+  CHECK_TEXT(info_of(refused).cause, "no such luck");
+  CHECK_NODE(refused, 0, "two");
   rdzv_error_free(refused);
   call = call_of("two", "later", "");
   call.timeout_ms = 20;
@@ -143,7 +135,7 @@ void futures_hold_up_nobody_who_looks_once(void) {
   struct waiter waiter = {.kept = &kept};
   rdzv_rpc_future *future = NULL;
   rdzv_rpc_call_spec call = call_of("two", "later", "");
-  OK(rdzv_rpc_start_call(pair.one, &call, &future, &error));
+  OK(rdzv_rpc_future_new(pair.one, &call, &future, &error));
   waiter.future = future;
   await_count(&kept, &kept.calls, 1);
   pthread_t thread;
@@ -154,12 +146,17 @@ void futures_hold_up_nobody_who_looks_once(void) {
     int32_t ended = 77;
     OK(rdzv_rpc_future_wait(future, i % 2, &ended, NULL, &error));
     CHECK_NUMBER(ended, 0);
-    CHECK_NUMBER(rdzv_rpc_future_is_ready(future), 0);
   }
-  OK(rdzv_rpc_responder_answer(take_responder(&kept), TEXT("x"), NULL, NULL, &error));
+  OK(rdzv_rpc_responder_send(take_responder(&kept), TEXT("x"), NULL, NULL, &error));
   CHECK(pthread_join(thread, NULL) == 0);
   rdzv_rpc_future_free(future);
   end_pair(&pair);
+}
+
+// Joins a worker whose waits a token cancels.
+static rdzv_rpc *join_with_token(rdzv_store *store, const char *name, int rank, const rdzv_cancel_token *token) {
+  const rdzv_rpc_options options = {.struct_size = sizeof options, .token = token};
+  return join(store, name, rank, -1, &options, NULL);
 }
 
 static void *call_until_cancelled(void *argument) {
@@ -167,44 +164,39 @@ static void *call_until_cancelled(void *argument) {
   return NULL;
 }
 
-struct listener {
-  const rdzv_rpc *rpc;
-  struct kept *kept;
-};
-
-static void *listen_until_cancelled(void *argument) {
-  const struct listener *listener = argument;
+static void *listen_until_cancelled(void *rpc) {
   rdzv_rpc_event event = {.struct_size = sizeof event};
-  FAILS(RDZV_CANCELLED, rdzv_rpc_next_event(listener->rpc, PATIENCE_MS, &event, NULL, NULL, &error));
-  count_up(listener->kept, &listener->kept->told);
+  FAILS(RDZV_CANCELLED, rdzv_rpc_next_event(rpc, PATIENCE_MS, &event, NULL, NULL, &error));
   return NULL;
 }
 
 void waits_are_cancelled_from_another_thread(void) {
   struct kept kept = new_kept();
   struct pair pair = new_pair(&kept);
-  pthread_t thread;
-  CHECK(pthread_create(&thread, NULL, call_until_cancelled, pair.one) == 0);
+  rdzv_cancel_token *token = NULL;
+  token = rdzv_cancel_token_new();
+  rdzv_rpc *three = join_with_token(pair.store, "three", 3, token);
+  pthread_t caller, listener;
+  CHECK(pthread_create(&caller, NULL, call_until_cancelled, three) == 0);
+  CHECK(pthread_create(&listener, NULL, listen_until_cancelled, three) == 0);
   await_count(&kept, &kept.calls, 1);
-  rdzv_rpc_cancel(pair.one);
-  CHECK(pthread_join(thread, NULL) == 0);
+  // A thread that begins to wait a moment later is cancelled, too.
+  rdzv_cancel_token_cancel(token);
+  CHECK(pthread_join(caller, NULL) == 0);
+  CHECK(pthread_join(listener, NULL) == 0);
   rdzv_rpc_responder_free(take_responder(&kept));
-  // Later calls are as ever.
+  // The worker goes on: futures are not cancelled, nor is its end.
   rdzv_rpc_call_spec call = call_of("two", "echo", "");
-  OK(rdzv_rpc_call(pair.one, &call, NULL, &error));
-
-  rdzv_rpc_event event = {.struct_size = sizeof event};
-  OK(rdzv_rpc_next_event(pair.one, PATIENCE_MS, &event, NULL, NULL, &error));
-  CHECK_NUMBER(event.kind, RDZV_RPC_EVENT_JOINED);
-  struct listener listener = {.rpc = pair.one, .kept = &kept};
-  CHECK(pthread_create(&thread, NULL, listen_until_cancelled, &listener) == 0);
-  // It may begin to listen a moment later.
-  while (count_of(&kept, &kept.told) == 0) {
-    rdzv_rpc_cancel(pair.one);
-    sched_yield();
-  }
-  CHECK(pthread_join(thread, NULL) == 0);
-  rdzv_rpc_cancel(NULL);
+  FAILS(RDZV_CANCELLED, rdzv_rpc_call(three, &call, NULL, &error));
+  rdzv_rpc_future *future = NULL;
+  int32_t ended = 0;
+  OK(rdzv_rpc_future_new(three, &call, &future, &error));
+  OK(rdzv_rpc_future_wait(future, PATIENCE_MS, &ended, NULL, &error));
+  CHECK_NUMBER(ended, 1);
+  rdzv_rpc_future_free(future);
+  OK(rdzv_rpc_shutdown(three, RDZV_RPC_GRACEFUL, &error));
+  rdzv_rpc_free(three);
+  rdzv_cancel_token_free(token);
   end_pair(&pair);
 }
 
@@ -215,22 +207,20 @@ void futures_and_callbacks_tell_what_came_of_calls(void) {
   rdzv_rpc_future *future = NULL;
   int32_t ended = 77;
   rdzv_rpc_call_spec call = call_of("two", "later", "");
-  OK(rdzv_rpc_start_call(pair.one, &call, &future, &error));
+  OK(rdzv_rpc_future_new(pair.one, &call, &future, &error));
   await_count(&kept, &kept.calls, 1);
-  CHECK_NUMBER(rdzv_rpc_future_is_ready(future), 0);
   OK(rdzv_rpc_future_wait(future, 0, &ended, answer, &error));
   CHECK_NUMBER(ended, 0);
-  OK(rdzv_rpc_responder_answer(take_responder(&kept), TEXT("at last"), release, &kept, &error));
+  OK(rdzv_rpc_responder_send(take_responder(&kept), TEXT("at last"), release, &kept, &error));
   OK(rdzv_rpc_future_wait(future, -1, &ended, answer, &error));
   CHECK_NUMBER(ended, 1);
   CHECK_BUFFER(answer, "at last");
-  CHECK_NUMBER(rdzv_rpc_future_is_ready(future), 1);
   FAILS(INVALID, rdzv_rpc_future_wait(future, -1, &ended, answer, &error));
   rdzv_rpc_future_free(future);
   await_count(&kept, &kept.released, 1);
 
   // One thread waits, another one ends it.
-  OK(rdzv_rpc_start_call(pair.one, &call, &future, &error));
+  OK(rdzv_rpc_future_new(pair.one, &call, &future, &error));
   await_count(&kept, &kept.calls, 2);
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, cancel, future) == 0);
@@ -240,7 +230,7 @@ void futures_and_callbacks_tell_what_came_of_calls(void) {
   rdzv_rpc_responder_free(take_responder(&kept));
 
   // One that nobody waits for.
-  OK(rdzv_rpc_start_call(pair.one, &call, &future, &error));
+  OK(rdzv_rpc_future_new(pair.one, &call, &future, &error));
   rdzv_rpc_future_free(future);
 
   call = call_of("two", "echo", "back");
@@ -253,7 +243,7 @@ void futures_and_callbacks_tell_what_came_of_calls(void) {
   FAILS(RDZV_RPC_UNKNOWN_WORKER, rdzv_rpc_call_with(pair.one, &call, done, &kept, &error));
   FAILS(INVALID, rdzv_rpc_call_with(pair.one, &call, NULL, &kept, &error));
   CHECK_NUMBER(count_of(&kept, &kept.told), 2);
-  FAILS(INVALID, rdzv_rpc_start_call(pair.one, &call, NULL, &error));
+  FAILS(INVALID, rdzv_rpc_future_new(pair.one, &call, NULL, &error));
   FAILS(INVALID, rdzv_rpc_future_wait(NULL, 0, &ended, NULL, &error));
   rdzv_rpc_responder_free(take_responder(&kept));
   rdzv_buffer_free(answer);
@@ -285,7 +275,7 @@ void lent_bytes_are_given_back_once(void) {
   call.timeout_ms = -5;
   FAILS(INVALID, rdzv_rpc_notify(pair.one, &call, &error));
   await_count(&kept, &kept.released, 4);
-  FAILS(INVALID, rdzv_rpc_responder_answer(NULL, bytes, len, release, &kept, &error));
+  FAILS(INVALID, rdzv_rpc_responder_send(NULL, bytes, len, release, &kept, &error));
   CHECK_NUMBER(count_of(&kept, &kept.released), 5);
   rdzv_buffer_free(answer);
   end_pair(&pair);
@@ -296,12 +286,11 @@ void lent_bytes_are_given_back_once(void) {
 // Keeps the bytes of the request, and answers when the test wants it.
 static void take(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
   struct kept *kept = user_data;
-  size_t len = 0, left = 77;
   rdzv_buffer *taken = rdzv_buffer_new(), *again = rdzv_buffer_new();
-  const uint8_t *lay_at = rdzv_rpc_request_payload(request, &len);
+  const rdzv_bytes lay_there = request_info(request).payload;
   OK(rdzv_rpc_request_take(request, taken, &error));
-  CHECK_NUMBER(rdzv_buffer_len(taken), len);
-  CHECK(rdzv_rpc_request_payload(request, &left) != NULL && left == 0);
+  CHECK_NUMBER(rdzv_buffer_len(taken), lay_there.len);
+  CHECK_NUMBER(request_info(request).payload.len, 0);
   OK(rdzv_rpc_request_take(request, again, &error));
   CHECK_BUFFER(again, "");
   rdzv_buffer_free(again);
@@ -309,7 +298,7 @@ static void take(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_resp
   FAILS(INVALID, rdzv_rpc_request_take(NULL, taken, &error));
   CHECK(pthread_mutex_lock(&kept->mutex) == 0);
   kept->taken = taken;
-  kept->lay_at = lay_at;
+  kept->lay_at = lay_there.data;
   CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
   later(user_data, request, responder);
 }
@@ -326,7 +315,7 @@ static void answer_with_what_was_taken(struct kept *kept, int calls, bool was_le
   rdzv_buffer *taken = kept->taken;
   CHECK((rdzv_buffer_data(taken) == kept->lay_at) == !was_lent);
   CHECK(pthread_mutex_unlock(&kept->mutex) == 0);
-  OK(rdzv_rpc_responder_answer(responder, rdzv_buffer_data(taken), rdzv_buffer_len(taken), free_buffer, taken, &error));
+  OK(rdzv_rpc_responder_send(responder, rdzv_buffer_data(taken), rdzv_buffer_len(taken), free_buffer, taken, &error));
 }
 
 void requests_are_taken_without_being_copied(void) {
@@ -347,7 +336,7 @@ void requests_are_taken_without_being_copied(void) {
     call.payload_len = len;
     rdzv_rpc_future *future = NULL;
     int32_t ended = 0;
-    OK(rdzv_rpc_start_call(pair.one, &call, &future, &error));
+    OK(rdzv_rpc_future_new(pair.one, &call, &future, &error));
     answer_with_what_was_taken(&kept, ++calls, false);
     OK(rdzv_rpc_future_wait(future, -1, &ended, answer, &error));
     rdzv_rpc_future_free(future);
@@ -360,7 +349,15 @@ void requests_are_taken_without_being_copied(void) {
   OK(rdzv_rpc_handlers_new(&handlers, &error));
   OK(rdzv_rpc_handlers_add(handlers, TEXT("take"), RDZV_RPC_INLINE, take, &kept, NULL, &error));
   const int told = count_of(&kept, &kept.told);
-  OK(rdzv_rpc_handlers_dispatch(handlers, TEXT("x"), 1, TEXT("take"), TEXT("lent"), -1, 1, done, &kept, &error));
+  const rdzv_rpc_request_info request = {.struct_size = sizeof request,
+                                         .caller_id = 1,
+                                         .caller = BYTES("x"),
+                                         .handler = BYTES("take"),
+                                         .payload = BYTES("lent"),
+                                         .time_left_ms = -1};
+  rdzv_rpc_responder *responder = NULL;
+  OK(rdzv_rpc_responder_new(done, &kept, &responder, &error));
+  OK(rdzv_rpc_handlers_dispatch(handlers, &request, responder, &error));
   answer_with_what_was_taken(&kept, ++calls, true);
   is_told(&kept, told + 1, RDZV_OK, "lent");
   rdzv_rpc_handlers_free(handlers);
@@ -379,13 +376,13 @@ void workers_that_leave_answer_what_they_were_asked(void) {
   await_group_event(pair.one, RDZV_RPC_EVENT_JOINED, "two", NULL);
   rdzv_rpc_future *future = NULL;
   rdzv_rpc_call_spec call = call_of("two", "later", "");
-  OK(rdzv_rpc_start_call(pair.one, &call, &future, &error));
+  OK(rdzv_rpc_future_new(pair.one, &call, &future, &error));
   await_count(&kept, &kept.calls, 1);
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, shut_down, pair.two) == 0);
   await_group_event(pair.one, RDZV_RPC_EVENT_LEFT, "two", NULL);
   call_fails(pair.one, call_of("two", "echo", ""), RDZV_RPC_UNKNOWN_WORKER, "two");
-  OK(rdzv_rpc_responder_answer(take_responder(&kept), TEXT("in time"), NULL, NULL, &error));
+  OK(rdzv_rpc_responder_send(take_responder(&kept), TEXT("in time"), NULL, NULL, &error));
   int32_t ended = 0;
   rdzv_buffer *answer = rdzv_buffer_new();
   OK(rdzv_rpc_future_wait(future, PATIENCE_MS, &ended, answer, &error));
@@ -410,14 +407,14 @@ void workers_end_in_both_ways(void) {
   // A graceful end awaits what is under way.
   rdzv_rpc_future *future = NULL;
   rdzv_rpc_call_spec call = call_of("one", "later", "");
-  OK(rdzv_rpc_start_call(pair.two, &call, &future, &error));
+  OK(rdzv_rpc_future_new(pair.two, &call, &future, &error));
   await_count(&kept, &kept.calls, 1);
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, shut_down, pair.two) == 0);
   // Whoever did not await it would have left long before.
   OK(rdzv_rpc_next_event(pair.one, 500, &event, NULL, NULL, &error));
   CHECK_NUMBER(event.kind, RDZV_RPC_EVENT_NONE);
-  OK(rdzv_rpc_responder_answer(take_responder(&kept), TEXT("in time"), NULL, NULL, &error));
+  OK(rdzv_rpc_responder_send(take_responder(&kept), TEXT("in time"), NULL, NULL, &error));
   int32_t ended = 0;
   OK(rdzv_rpc_future_wait(future, -1, &ended, NULL, &error));
   rdzv_rpc_future_free(future);
@@ -438,7 +435,7 @@ void workers_end_in_both_ways(void) {
   await_group_event(pair.one, RDZV_RPC_EVENT_JOINED, "two", NULL);
   OK(rdzv_rpc_add_handler(pair.two, TEXT("later"), RDZV_RPC_INLINE, later, &kept, NULL, &error));
   call = call_of("two", "later", "");
-  OK(rdzv_rpc_start_call(pair.one, &call, &future, &error));
+  OK(rdzv_rpc_future_new(pair.one, &call, &future, &error));
   await_count(&kept, &kept.calls, 2);
   OK(rdzv_rpc_shutdown(pair.two, RDZV_RPC_ABRUPT, &error));
   FAILS(RDZV_RPC_PEER_DIED, rdzv_rpc_future_wait(future, -1, &ended, NULL, &error));
@@ -457,113 +454,102 @@ void workers_are_made_as_they_are_told(void) {
   snprintf(url, sizeof url, "tcp://127.0.0.1:%d", rdzv_server_port(server));
   snprintf(port, sizeof port, "%d", rdzv_server_port(server));
   rdzv_context *context = NULL;
-  OK(rdzv_context_new(&context, &error));
-  const rdzv_bytes names[] = {BYTES("num_worker_threads"), BYTES("transports")};
-  const rdzv_bytes values[] = {BYTES("3"), BYTES("shm,uv")};
-  rdzv_rpc_options *options = NULL;
-  OK(rdzv_rpc_options_new(context, TEXT("tcp"), 30000, TEXT("env://"), names, values, 2, &options, &error));
-  CHECK_NUMBER(rdzv_rpc_options_worker_threads(options), 3);
-  CHECK_NUMBER(rdzv_rpc_options_rpc_timeout_ms(options), 30000);
-  rdzv_list *transports = rdzv_list_new(), *channels = rdzv_list_new();
-  OK(rdzv_rpc_options_set_channels(options, &names[0], 1, &error));
-  OK(rdzv_rpc_options_lists(options, transports, channels, &error));
-  CHECK_ITEM(transports, 1, "uv");
-  CHECK_ITEM(channels, 0, "num_worker_threads");
-  OK(rdzv_rpc_options_set_transports(options, NULL, 0, &error));
-  OK(rdzv_rpc_options_lists(options, transports, NULL, &error));
-  CHECK_NUMBER(rdzv_list_count(transports), 0);
-  // None is not the same as not set.
-  CHECK_NUMBER(rdzv_rpc_options_has_transports(options), 1);
-  CHECK_NUMBER(rdzv_rpc_options_has_channels(options), 1);
-  CHECK_NUMBER(rdzv_rpc_options_has_transports(NULL) + rdzv_rpc_options_has_channels(NULL), 0);
-  OK(rdzv_rpc_options_set_rpc_timeout_ms(options, PATIENCE_MS, &error));
-  OK(rdzv_rpc_options_set_membership_timeout_ms(options, PATIENCE_MS, &error));
-  OK(rdzv_rpc_options_set_worker_threads(options, 2, &error));
-  OK(rdzv_rpc_options_set_host(options, TEXT("127.0.0.1"), &error));
-  OK(rdzv_rpc_options_set_listen_host(options, TEXT("127.0.0.1"), &error));
-  const rdzv_bytes devices[] = {BYTES("cuda:1"), BYTES("cuda:0")};
-  OK(rdzv_rpc_options_set_device_count(options, 2, NULL, 0, &error));
-  OK(rdzv_rpc_options_set_devices(options, devices, 2, &error));
-  OK(rdzv_rpc_options_set_device_map(options, TEXT("alone"), &devices[0], &devices[1], 1, &error));
-  rdzv_buffer *message = rdzv_buffer_new();
-  OK(rdzv_rpc_options_describe(options, message, &error));
-  CHECK_BUFFER(message,
-               "<tcp: rpc_timeout=20.0, init_method='env://', num_worker_threads=2, "
-               "device_maps={'alone': {cuda:1: cuda:0}}, devices=[cuda:1, cuda:0]>");
-
-  // All of it can be read, as a backend of the program's own has to.
-  rdzv_list *left = rdzv_list_new(), *right = rdzv_list_new();
-  OK(rdzv_rpc_options_init_method(options, message, &error));
-  CHECK_BUFFER(message, "env://");
-  OK(rdzv_rpc_options_list_devices(options, left, &error));
-  CHECK_NUMBER(rdzv_list_count(left), 2);
-  CHECK_ITEM(left, 0, "cuda:1");
-  OK(rdzv_rpc_options_list_mapped_workers(options, left, &error));
-  CHECK_NUMBER(rdzv_list_count(left), 1);
-  CHECK_ITEM(left, 0, "alone");
-  OK(rdzv_rpc_options_list_device_map(options, TEXT("alone"), left, right, &error));
-  CHECK_NUMBER(rdzv_list_count(left), 1);
-  CHECK_ITEM(left, 0, "cuda:1");
-  CHECK_ITEM(right, 0, "cuda:0");
-  OK(rdzv_rpc_options_list_device_map(options, TEXT("nobody"), left, right, &error));
-  CHECK_NUMBER(rdzv_list_count(left) + rdzv_list_count(right), 0);
-  FAILS(INVALID, rdzv_rpc_options_init_method(NULL, message, &error));
-  FAILS(INVALID, rdzv_rpc_options_list_devices(options, NULL, &error));
-  FAILS(INVALID, rdzv_rpc_options_list_mapped_workers(NULL, left, &error));
-  FAILS(INVALID, rdzv_rpc_options_list_device_map(options, TEXT("alone"), left, NULL, &error));
-  rdzv_list_free(left);
-  rdzv_list_free(right);
+  context = rdzv_context_new();
+  const rdzv_rpc_device_pair pair = {"cuda:1", "cuda:0"};
+  const rdzv_rpc_device_map map = {"alone", &pair, 1};
+  const char *const devices[] = {"cuda:1", "cuda:0"};
+  const char *const names[] = {"shm", "uv"};
+  rdzv_rpc_options options = {.struct_size = sizeof options,
+                              .worker_threads = 2,
+                              .backend = "tcp",
+                              .rpc_timeout_ms = PATIENCE_MS,
+                              .membership_timeout_ms = PATIENCE_MS,
+                              .host = "127.0.0.1",
+                              .listen_host = "127.0.0.1",
+                              .transports = names,
+                              .transport_count = 2,
+                              .channels = names,
+                              .device_maps = &map,
+                              .device_map_count = 1,
+                              .devices = devices,
+                              .device_count = 2,
+                              .accelerator = "cuda",
+                              .accelerator_count = 2};
 
   // The way to meet is that of the variables, and the rank too; then by the URL.
   rdzv_rpc *rpc = NULL;
-  FAILS(INVALID, rdzv_rpc_init(context, TEXT("alone"), -1, -1, options, NULL, &rpc, &error));
-  OK(rdzv_rpc_options_set_variable(options, TEXT("RANK"), TEXT("1"), &error));
-  OK(rdzv_rpc_options_set_variable(options, TEXT("MASTER_ADDR"), TEXT("127.0.0.1"), &error));
-  OK(rdzv_rpc_options_set_variable(options, TEXT("MASTER_PORT"), TEXT(port), &error));
-  OK(rdzv_rpc_init(context, TEXT("alone"), -1, -1, options, NULL, &rpc, &error));
-  CHECK_NUMBER(rdzv_rpc_id(rpc), 1);
+  FAILS(INVALID, rdzv_rpc_new(context, TEXT("alone"), -1, -1, &options, NULL, &rpc, &error));
+  const rdzv_pair variables[] = {{"RANK", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}};
+  options.variables = variables;
+  options.variable_count = 3;
+  OK(rdzv_rpc_new(context, TEXT("alone"), -1, -1, &options, NULL, &rpc, &error));
+  CHECK_NUMBER(worker_info(rpc).id, 1);
   rdzv_rpc *second = NULL;
   FAILS_LIKE(((struct failure){.status = RDZV_RPC_ALREADY_INITIALIZED, .message_part = "RPC is already initialized"}),
-             rdzv_rpc_init(context, TEXT("other"), 2, -1, options, NULL, &second, &error));
+             rdzv_rpc_new(context, TEXT("other"), 2, -1, &options, NULL, &second, &error));
   CHECK(second == NULL);
-  rdzv_list *used = rdzv_list_new();
-  CHECK_NUMBER(rdzv_rpc_events_lost(rpc), 0);
-  OK(rdzv_rpc_devices(rpc, used, &error));
-  CHECK_ITEM(used, 0, "cuda:0");
-  CHECK_ITEM(used, 1, "cuda:1");
-  OK(rdzv_rpc_reverse_maps(rpc, message, &error));
-  CHECK_BUFFER(message, "{'alone': {cuda:0: cuda:1}}");
+  rdzv_rpc_devices *used = NULL;
+  OK(rdzv_rpc_list_devices(rpc, &used, &error));
+  CHECK_NUMBER(used->struct_size, sizeof *used);
+  CHECK_NUMBER(used->device_count, 2);
+  CHECK_TEXT(used->devices[0], "cuda:0");
+  CHECK_TEXT(used->devices[1], "cuda:1");
+  CHECK_NUMBER(used->reverse_map_count, 1);
+  CHECK_TEXT(used->reverse_maps[0].worker, "alone");
+  CHECK_NUMBER(used->reverse_maps[0].pair_count, 1);
+  CHECK_TEXT(used->reverse_maps[0].pairs[0].from, "cuda:0");
+  CHECK_TEXT(used->reverse_maps[0].pairs[0].to, "cuda:1");
+  rdzv_rpc_devices_free(used);
   OK(rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
   // The first is over; its handle does not end the next one.
-  OK(rdzv_rpc_options_set_init_method(options, TEXT(url), &error));
-  OK(rdzv_rpc_init(context, TEXT("next"), 2, -1, options, NULL, &second, &error));
+  options.init_method = url;
+  OK(rdzv_rpc_new(context, TEXT("next"), 2, -1, &options, NULL, &second, &error));
   rdzv_rpc_free(rpc);
   rdzv_rpc_call_spec call = call_of("next", "echo", "");
   call_fails(second, call, RDZV_RPC_NO_HANDLER, NULL);
   rdzv_rpc_free(second);
 
-  // What makes no sense is refused, and changes nothing.
-  FAILS(INVALID, rdzv_rpc_options_set_worker_threads(options, 0, &error));
-  FAILS(INVALID, rdzv_rpc_options_set_rpc_timeout_ms(options, -1, &error));
-  FAILS(INVALID, rdzv_rpc_options_set_membership_timeout_ms(options, 0, &error));
-  FAILS(INVALID, rdzv_rpc_options_set_init_method(options, TEXT(""), &error));
-  FAILS(INVALID, rdzv_rpc_options_set_variable(options, TEXT("HOME"), TEXT("x"), &error));
-  FAILS(INVALID, rdzv_rpc_options_set_host(options, TEXT(""), &error));
-  FAILS(INVALID, rdzv_rpc_options_set_listen_host(options, TEXT(""), &error));
-  FAILS(INVALID, rdzv_rpc_options_set_device_count(options, 1, TEXT("cpu"), &error));
-  FAILS(INVALID, rdzv_rpc_options_set_devices(options, &names[0], 1, &error));
-  FAILS(INVALID, rdzv_rpc_options_set_device_map(options, TEXT("a b"), devices, devices, 1, &error));
-  FAILS(INVALID, rdzv_rpc_options_set_transports(options, &BYTES(""), 1, &error));
-  FAILS(INVALID, rdzv_rpc_options_new(context, NULL, 0, -1, NULL, 0, devices, devices, 1, &options, &error));
-  FAILS(RDZV_NOT_REGISTERED, rdzv_rpc_options_new(context, TEXT("ucx"), -1, NULL, 0, NULL, NULL, 0, &options, &error));
+  // What makes no sense is refused.
+  const rdzv_pair extra = {"threads", "3"}, home = {"HOME", "x"};
+  const char *const bad_names[] = {""}, *const bad_devices[] = {"num_worker_threads"}, *const missing[] = {NULL};
+  const rdzv_rpc_device_map bad_map = {"a b", &pair, 1}, not_utf8 = {"\xff", &pair, 1}, no_pairs = {"a", NULL, 1};
+  const uint32_t size = sizeof options;
+  const struct {
+    rdzv_rpc_options options;
+    const char *message_part;
+  } bad[] = {
+      {{.struct_size = 8}, "struct_size"},
+      {{.struct_size = size, .worker_threads = -1}, "from 1 to 1024"},
+      {{.struct_size = size, .rpc_timeout_ms = -1}, "rpc_timeout_ms"},
+      {{.struct_size = size, .membership_timeout_ms = -1}, "membership_timeout_ms"},
+      {{.struct_size = size, .init_method = ""}, "init_method"},
+      {{.struct_size = size, .variables = &home, .variable_count = 1}, "HOME"},
+      {{.struct_size = size, .variable_count = 1}, "variables"},
+      {{.struct_size = size, .host = ""}, "`host` is empty"},
+      {{.struct_size = size, .listen_host = ""}, "`listen_host` is empty"},
+      {{.struct_size = size, .accelerator = "cpu"}, "not a kind of device"},
+      {{.struct_size = size, .devices = bad_devices, .device_count = 1}, "num_worker_threads"},
+      {{.struct_size = size, .devices = missing, .device_count = 1}, "`devices[0]` is NULL"},
+      {{.struct_size = size, .device_maps = &bad_map, .device_map_count = 1}, "Worker name must match"},
+      {{.struct_size = size, .device_maps = &not_utf8, .device_map_count = 1}, "UTF-8"},
+      {{.struct_size = size, .device_maps = &no_pairs, .device_map_count = 1}, "device_maps.pairs"},
+      {{.struct_size = size, .transports = bad_names, .transport_count = 1}, "must have a name"},
+      {{.struct_size = size, .channels = bad_names, .channel_count = 1}, "must have a name"},
+      {{.struct_size = size, .extra_options = &extra, .extra_option_count = 1}, "unknown option threads"},
+  };
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+    FAILS_LIKE(((struct failure){.status = INVALID, .message_part = bad[i].message_part}),
+               rdzv_rpc_new(context, TEXT("a"), 1, -1, &bad[i].options, NULL, &rpc, &error));
+  }
+  const rdzv_rpc_options unknown = {.struct_size = size, .backend = "ucx"};
+  FAILS(RDZV_NOT_REGISTERED, rdzv_rpc_new(context, TEXT("a"), 1, -1, &unknown, NULL, &rpc, &error));
   FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "Worker name must match"}),
-             rdzv_rpc_init(context, TEXT("a b"), 1, -1, options, NULL, &rpc, &error));
-  FAILS(INVALID, rdzv_rpc_init(context, TEXT("a"), 65536, -1, options, NULL, &rpc, &error));
-  FAILS(INVALID, rdzv_rpc_init(context, TEXT("a"), 1, -1, options, NULL, NULL, &error));
-  FAILS(INVALID, rdzv_rpc_init_over_store(context, NULL, TEXT("a"), 1, -1, options, NULL, &rpc, &error));
+             rdzv_rpc_new(context, TEXT("a b"), 1, -1, &options, NULL, &rpc, &error));
+  FAILS(INVALID, rdzv_rpc_new(context, TEXT("a"), 65536, -1, &options, NULL, &rpc, &error));
+  FAILS(INVALID, rdzv_rpc_new(context, TEXT("a"), 1, -1, &options, NULL, NULL, &error));
   rdzv_store *store = NULL;
   OK(rdzv_store_new_hash(context, PATIENCE_MS, &store, &error));
-  FAILS(INVALID, rdzv_rpc_init_over_store(context, store, TEXT("a"), -1, -1, options, NULL, &rpc, &error));
+  FAILS(INVALID, rdzv_rpc_new(context, TEXT("a"), -1, -1, OVER(store, &options), NULL, &rpc, &error));
   rdzv_store_free(store);
 
   rdzv_rpc_handlers *handlers = handlers_of(&kept);
@@ -575,11 +561,6 @@ void workers_are_made_as_they_are_told(void) {
   CHECK_NUMBER(count_of(&kept, &kept.destroyed), 0);
   rdzv_rpc_handlers_free(handlers);
   CHECK_NUMBER(count_of(&kept, &kept.destroyed), 1);
-  rdzv_list_free(used);
-  rdzv_list_free(transports);
-  rdzv_list_free(channels);
-  rdzv_buffer_free(message);
-  rdzv_rpc_options_free(options);
   rdzv_context_free(context);
   rdzv_server_free(server);
 }
@@ -598,7 +579,7 @@ void static_workers_agree_to_end(void) {
   CHECK(pthread_join(thread, &one) == 0);
   rdzv_rpc *late = NULL;
   FAILS_LIKE(((struct failure){.status = RDZV_RPC_MIXED_GROUP, .message_part = "mixes statically and dynamically"}),
-             rdzv_rpc_init_over_store(NULL, store, TEXT("late"), 7, -1, NULL, NULL, &late, &error));
+             rdzv_rpc_new(NULL, TEXT("late"), 7, -1, OVER(store, NULL), NULL, &late, &error));
   CHECK(pthread_create(&thread, NULL, shut_down, one) == 0);
   OK(rdzv_rpc_shutdown(zero, RDZV_RPC_GRACEFUL, &error));
   CHECK(pthread_join(thread, NULL) == 0);
@@ -609,42 +590,31 @@ void static_workers_agree_to_end(void) {
 }
 
 void rpc_handles_may_be_null(void) {
-  size_t len = 0;
-  rdzv_buffer *buffer = rdzv_buffer_new();
-  rdzv_list *list = rdzv_list_new();
   rdzv_rpc_workers *workers = NULL;
+  rdzv_rpc_devices *devices = NULL;
   rdzv_rpc_handlers *handlers = NULL;
-  uint16_t id = 0;
+  rdzv_rpc_responder *responder = NULL;
+  rdzv_rpc_info info = {.struct_size = sizeof info};
+  rdzv_rpc_request_info request = {.struct_size = sizeof request};
   rdzv_rpc_free(NULL);
-  rdzv_rpc_options_free(NULL);
-  rdzv_rpc_options_cancel(NULL);
   rdzv_rpc_handlers_free(NULL);
   rdzv_rpc_workers_free(NULL);
+  rdzv_rpc_devices_free(NULL);
   rdzv_rpc_future_free(NULL);
   rdzv_rpc_future_cancel(NULL);
   rdzv_rpc_responder_free(NULL);
-  CHECK(rdzv_rpc_name(NULL, &len) == NULL && rdzv_rpc_address(NULL, &len) == NULL && rdzv_rpc_id(NULL) == -1);
-  CHECK(rdzv_rpc_workers_count(NULL) == 0 && rdzv_rpc_workers_name(NULL, 0, &len) == NULL);
-  CHECK(rdzv_rpc_workers_id(NULL, 0) == -1 && rdzv_rpc_workers_address(NULL, 0, &len) == NULL);
-  CHECK(rdzv_rpc_future_is_ready(NULL) == 0 && rdzv_rpc_responder_is_wanted(NULL) == 0);
-  CHECK(rdzv_rpc_request_caller(NULL, &len) == NULL && rdzv_rpc_request_handler(NULL, &len) == NULL);
-  CHECK(rdzv_rpc_request_payload(NULL, &len) == NULL && rdzv_rpc_request_caller_id(NULL) == 0);
-  CHECK(rdzv_rpc_request_answer_is_wanted(NULL) == 0 && rdzv_rpc_request_time_left_ms(NULL) == 0);
-  CHECK(rdzv_rpc_options_rpc_timeout_ms(NULL) == 0 && rdzv_rpc_options_worker_threads(NULL) == 0);
+  CHECK_NUMBER(rdzv_rpc_responder_is_wanted(NULL), 0);
+  FAILS(INVALID, rdzv_rpc_get_info(NULL, &info, &error));
+  FAILS(INVALID, rdzv_rpc_request_get_info(NULL, &request, &error));
+  FAILS(INVALID, rdzv_rpc_responder_new(NULL, NULL, &responder, &error));
+  FAILS(INVALID, rdzv_rpc_responder_new(done, NULL, NULL, &error));
   FAILS(INVALID, rdzv_rpc_shutdown(NULL, RDZV_RPC_ABRUPT, &error));
   FAILS(INVALID, rdzv_rpc_list_workers(NULL, &workers, &error));
-  FAILS(INVALID, rdzv_rpc_worker_id(NULL, TEXT("a"), &id, &error));
-  FAILS(INVALID, rdzv_rpc_worker_name(NULL, 0, buffer, &error));
-  FAILS(INVALID, rdzv_rpc_devices(NULL, list, &error));
-  FAILS(INVALID, rdzv_rpc_reverse_maps(NULL, buffer, &error));
-  CHECK_NUMBER(rdzv_rpc_events_lost(NULL), 0);
-  FAILS(INVALID, rdzv_rpc_options_describe(NULL, buffer, &error));
-  FAILS(INVALID, rdzv_rpc_options_lists(NULL, list, list, &error));
-  FAILS(INVALID, rdzv_rpc_options_list_extra(NULL, list, list, &error));
+  FAILS(INVALID, rdzv_rpc_list_devices(NULL, &devices, &error));
   FAILS(INVALID, rdzv_rpc_handlers_new(NULL, &error));
   FAILS(INVALID, rdzv_rpc_handlers_clone(NULL, &handlers, &error));
-  FAILS(INVALID, rdzv_rpc_responder_fail(NULL, TEXT("x"), &error));
-  FAILS(INVALID, rdzv_rpc_responder_fail_with(NULL, RDZV_IO, TEXT("x"), &error));
+  FAILS(INVALID, rdzv_rpc_responder_fail(NULL, RDZV_RPC_HANDLER_FAILED, TEXT("x"), &error));
+  FAILS(INVALID, rdzv_rpc_responder_fail(NULL, RDZV_IO, TEXT("x"), &error));
   rdzv_error *made = rdzv_error_new(RDZV_RPC_MALFORMED, TEXT("a number is no text"));
   CHECK_NUMBER(rdzv_error_status(made), RDZV_RPC_MALFORMED);
   rdzv_error *copy = rdzv_error_clone(made);
@@ -658,19 +628,16 @@ void rpc_handles_may_be_null(void) {
   made = rdzv_error_new_of_call(RDZV_RPC_MALFORMED, TEXT("no text"), &call);
   CHECK_NUMBER(rdzv_error_status(made), RDZV_RPC_MALFORMED);
   CHECK_TEXT(rdzv_error_message(made), "no text");
-  CHECK_TEXT(rdzv_error_operation(made), "call");
-  CHECK_LENT(rdzv_error_node(made, 0, &len), len, "two");
+  CHECK_TEXT(info_of(made).operation, "call");
+  CHECK_NODE(made, 0, "two");
   rdzv_error_free(made);
   call = call_of(NULL, "echo", "");
   call.callee_id = 9;
   made = rdzv_error_new_of_call(RDZV_RPC_MALFORMED, TEXT("no text"), &call);
-  CHECK_NUMBER(rdzv_error_rank(made, 0), 9);
-  CHECK_NUMBER(rdzv_error_node_count(made), 0);
+  CHECK_NUMBER(info_of(made).ranks[0], 9);
+  CHECK_NUMBER(info_of(made).node_count, 0);
   rdzv_error_free(made);
   made = rdzv_error_new_of_call(RDZV_RPC_MALFORMED, NULL, 0, NULL);
   CHECK_TEXT(rdzv_error_message(made), "");
   rdzv_error_free(made);
-  CHECK(rdzv_loop_rpc_called(NULL) == NULL);
-  rdzv_buffer_free(buffer);
-  rdzv_list_free(list);
 }

@@ -10,37 +10,47 @@ struct devices {
   const char *from[3], *to[3];
 };
 
-static rdzv_rpc_options *options_of(const struct devices *devices) {
-  rdzv_rpc_options *options = NULL;
-  OK(rdzv_rpc_options_new(NULL, NULL, 0, PATIENCE_MS, NULL, 0, NULL, NULL, 0, &options, &error));
-  OK(rdzv_rpc_options_set_device_count(options, devices->count, NULL, 0, &error));
-  size_t count = 0;
-  rdzv_bytes listed[3];
-  for (; devices->listed[count] != NULL; ++count) listed[count] = BYTES(devices->listed[count]);
-  if (count > 0) OK(rdzv_rpc_options_set_devices(options, listed, count, &error));
-  for (size_t i = 0; devices->from[i] != NULL; ++i) {
-    // One by one, since a map that is not one to one is refused as a whole.
-    const rdzv_bytes from = BYTES(devices->from[i]), to = BYTES(devices->to[i]);
-    OK(rdzv_rpc_options_set_device_map(options, TEXT(devices->mapped), &from, &to, 1, &error));
+// Options, and what they point to.
+struct device_options {
+  rdzv_rpc_options options;
+  rdzv_rpc_device_pair pairs[3];
+  rdzv_rpc_device_map maps[3];
+};
+
+static void fill(struct device_options *made, const struct devices *devices) {
+  size_t device_count = 0, map_count = 0;
+  while (device_count < 3 && devices->listed[device_count] != NULL) ++device_count;
+  // One map for each pair, since a map that is not one to one is refused as a whole.
+  for (; map_count < 3 && devices->from[map_count] != NULL; ++map_count) {
+    made->pairs[map_count] = (rdzv_rpc_device_pair){devices->from[map_count], devices->to[map_count]};
+    made->maps[map_count] = (rdzv_rpc_device_map){devices->mapped, &made->pairs[map_count], 1};
   }
-  return options;
+  made->options = (rdzv_rpc_options){.struct_size = sizeof made->options,
+                                     .rpc_timeout_ms = PATIENCE_MS,
+                                     .accelerator_count = devices->count,
+                                     .devices = devices->listed,
+                                     .device_count = device_count,
+                                     .device_maps = made->maps,
+                                     .device_map_count = map_count};
 }
 
 static void check_reverse_map(const rdzv_rpc *rpc, const char *caller, const char *const from[3], const char *const to[3]) {
-  rdzv_list *left = rdzv_list_new(), *right = rdzv_list_new();
-  OK(rdzv_rpc_list_reverse_map(rpc, TEXT(caller), left, right, &error));
-  size_t count = 0;
-  for (; from[count] != NULL; ++count) {
-    CHECK_ITEM(left, count, from[count]);
-    CHECK_ITEM(right, count, to[count]);
+  rdzv_rpc_devices *devices = NULL;
+  OK(rdzv_rpc_list_devices(rpc, &devices, &error));
+  size_t count = 0, pair_count = 0;
+  for (size_t i = 0; i < devices->reverse_map_count; ++i) {
+    const rdzv_rpc_device_map *map = &devices->reverse_maps[i];
+    if (strcmp(map->worker, caller) != 0) continue;
+    pair_count = map->pair_count;
+    for (; count < pair_count && from[count] != NULL; ++count) {
+      CHECK_TEXT(map->pairs[count].from, from[count]);
+      CHECK_TEXT(map->pairs[count].to, to[count]);
+    }
   }
-  CHECK_NUMBER(rdzv_list_count(left), count);
-  CHECK_NUMBER(rdzv_list_count(right), count);
-  FAILS(INVALID, rdzv_rpc_list_reverse_map(rpc, TEXT(caller), left, NULL, &error));
-  FAILS(INVALID, rdzv_rpc_list_reverse_map(rpc, TEXT("\xff"), left, right, &error));
-  FAILS(INVALID, rdzv_rpc_list_reverse_map(NULL, TEXT(caller), left, right, &error));
-  rdzv_list_free(left);
-  rdzv_list_free(right);
+  CHECK(from[count] == NULL);
+  CHECK_NUMBER(pair_count, count);
+  FAILS(INVALID, rdzv_rpc_list_devices(rpc, NULL, &error));
+  rdzv_rpc_devices_free(devices);
 }
 
 void device_maps_are_exchanged_and_checked(void) {
@@ -48,13 +58,14 @@ void device_maps_are_exchanged_and_checked(void) {
   rdzv_store *store = connect_store(NULL, rdzv_server_port(server));
   const struct devices of_one = {2, {NULL}, "two", {"cuda:0", "cuda:1", NULL}, {"cuda:3", "cuda:1", NULL}};
   const struct devices of_two = {4, {"cuda:3", "cuda:1", NULL}, "one", {"cuda:3", NULL}, {"cuda:0", NULL}};
-  rdzv_rpc_options *first = options_of(&of_one), *second = options_of(&of_two);
-  rdzv_rpc *one = join(store, "one", 1, -1, first, NULL), *two = join(store, "two", 2, -1, second, NULL);
+  struct device_options first, second;
+  fill(&first, &of_one);
+  fill(&second, &of_two);
+  rdzv_rpc *one = join(store, "one", 1, -1, &first.options, NULL);
+  rdzv_rpc *two = join(store, "two", 2, -1, &second.options, NULL);
   check_reverse_map(two, "one", (const char *[3]){"cuda:1", "cuda:3", NULL}, (const char *[3]){"cuda:1", "cuda:0", NULL});
   check_reverse_map(one, "two", (const char *[3]){"cuda:0", NULL}, (const char *[3]){"cuda:3", NULL});
   check_reverse_map(one, "nobody", (const char *[3]){NULL}, (const char *[3]){NULL});
-  rdzv_rpc_options_free(first);
-  rdzv_rpc_options_free(second);
 
   // Each of the eight faults, of one who comes. Only a static group knows who will never come.
   static const struct {
@@ -86,23 +97,23 @@ void device_maps_are_exchanged_and_checked(void) {
        "device map = {cuda:0: cuda:2}, device count = 2"},
   };
   rdzv_store *elsewhere = NULL;
-  OK(rdzv_store_with_prefix(store, TEXT("static"), &elsewhere, &error));
+  OK(rdzv_store_new_prefix(store, TEXT("static"), &elsewhere, &error));
   for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) {
-    rdzv_rpc_options *options = options_of(&faults[i].devices);
+    struct device_options options;
+    fill(&options, &faults[i].devices);
     const bool is_static = faults[i].is_static;
     rdzv_rpc *three = NULL;
     FAILS_LIKE(((struct failure){.status = RDZV_RPC_DEVICE_MAP, .message_part = faults[i].message}),
-               rdzv_rpc_init_over_store(NULL, is_static ? elsewhere : store, TEXT("three"), is_static ? 0 : 3,
-                                        is_static ? 1 : -1, options, NULL, &three, &error));
+               rdzv_rpc_new(NULL, TEXT("three"), is_static ? 0 : 3, is_static ? 1 : -1,
+                            OVER(is_static ? elsewhere : store, &options.options), NULL, &three, &error));
     CHECK(three == NULL);
-    rdzv_rpc_options_free(options);
   }
   // The others go on, and whoever fits may come under that name.
   const struct devices of_three = {1, {NULL}, "one", {"cuda:0"}, {"cuda:1"}};
-  rdzv_rpc_options *third = options_of(&of_three);
-  rdzv_rpc *three = join(store, "three", 3, -1, third, NULL);
+  struct device_options third;
+  fill(&third, &of_three);
+  rdzv_rpc *three = join(store, "three", 3, -1, &third.options, NULL);
   check_reverse_map(one, "three", (const char *[3]){"cuda:1", NULL}, (const char *[3]){"cuda:0", NULL});
-  rdzv_rpc_options_free(third);
   rdzv_rpc_free(three);
   rdzv_rpc_free(two);
   rdzv_rpc_free(one);

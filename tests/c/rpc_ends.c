@@ -24,7 +24,7 @@ static void dare(struct kept *kept, int64_t timeout_ms, char *message, size_t me
   const rdzv_status graceful = rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, NULL);
   const rdzv_status abrupt = rdzv_rpc_shutdown(rpc, RDZV_RPC_ABRUPT, NULL);
   const rdzv_status called = rdzv_rpc_call(rpc, &call, NULL, NULL);
-  OK(rdzv_rpc_start_call(rpc, &call, &future, &error));
+  OK(rdzv_rpc_future_new(rpc, &call, &future, &error));
   const rdzv_status waited = rdzv_rpc_future_wait(future, -1, &ended, NULL, NULL);
   rdzv_rpc_future_free(future);
   snprintf(message, message_len, "%d %d %d %d", graceful, abrupt, called, waited);
@@ -34,14 +34,14 @@ static void dare_inline(void *user_data, const rdzv_rpc_request *request, rdzv_r
   char message[100];
   (void)request;
   dare(user_data, PATIENCE_MS, message, sizeof message);
-  OK(rdzv_rpc_responder_answer(responder, TEXT(message), NULL, NULL, &error));
+  OK(rdzv_rpc_responder_send(responder, TEXT(message), NULL, NULL, &error));
 }
 
 static void dare_pooled(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
   char message[100];
   (void)request;
   dare(user_data, 20, message, sizeof message);
-  OK(rdzv_rpc_responder_answer(responder, TEXT(message), NULL, NULL, &error));
+  OK(rdzv_rpc_responder_send(responder, TEXT(message), NULL, NULL, &error));
 }
 
 static void dare_when_done(void *user_data, rdzv_status status, const uint8_t *data, size_t len,
@@ -130,18 +130,18 @@ void workers_are_freed_by_their_own_code(void) {
 struct attempt {
   struct kept kept;
   rdzv_store *store;
-  rdzv_rpc_options *options;
+  rdzv_cancel_token *token;
 };
 
 static void *init_in_vain(void *argument) {
   struct attempt *attempt = argument;
+  const rdzv_rpc_options options = {.struct_size = sizeof options,
+                                    .init_method = "tcp://127.0.0.1:0",
+                                    .store = attempt->store,
+                                    .token = attempt->token};
   rdzv_rpc *rpc = NULL;
-  if (attempt->store != NULL) {
-    FAILS(RDZV_CANCELLED, rdzv_rpc_init_over_store(NULL, attempt->store, TEXT("w"), 1, 2, attempt->options, NULL, &rpc,
-                                                   &error));
-  } else {
-    FAILS(RDZV_CANCELLED, rdzv_rpc_init(NULL, TEXT("w"), 0, 2, attempt->options, NULL, &rpc, &error));
-  }
+  const int32_t rank = attempt->store == NULL ? 0 : 1;
+  FAILS(RDZV_CANCELLED, rdzv_rpc_new(NULL, TEXT("w"), rank, 2, &options, NULL, &rpc, &error));
   CHECK(rpc == NULL);
   count_up(&attempt->kept, &attempt->kept.told);
   return NULL;
@@ -150,27 +150,25 @@ static void *init_in_vain(void *argument) {
 void attempts_to_become_a_worker_are_cancelled(void) {
   rdzv_server *server = start_server(NULL);
   struct attempt attempt = {.kept = new_kept(), .store = connect_store(NULL, rdzv_server_port(server))};
-  OK(rdzv_rpc_options_new(NULL, NULL, 0, -1, TEXT("tcp://127.0.0.1:0"), NULL, NULL, 0, &attempt.options, &error));
+  attempt.token = rdzv_cancel_token_new();
   // The other one of two does not come.
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, init_in_vain, &attempt) == 0);
   const rdzv_bytes card = BYTES("rdzv/cards/1");
   OK(rdzv_store_wait(attempt.store, &card, 1, PATIENCE_MS, &error));
-  rdzv_rpc_options_cancel(attempt.options);
+  rdzv_cancel_token_cancel(attempt.token);
   CHECK(pthread_join(thread, NULL) == 0);
+  rdzv_cancel_token_free(attempt.token);
   rdzv_store_free(attempt.store);
 
-  // It does not come to the rendezvous either. Who has not begun when it is cancelled hears nothing of it.
+  // It does not come to the rendezvous either. An attempt that begins a moment later is cancelled, too.
   attempt.store = NULL;
+  attempt.token = rdzv_cancel_token_new();
   CHECK(pthread_create(&thread, NULL, init_in_vain, &attempt) == 0);
-  const long long begun = now_ms();
-  while (count_of(&attempt.kept, &attempt.kept.told) < 2) {
-    CHECK(now_ms() - begun < PATIENCE_MS);
-    rdzv_rpc_options_cancel(attempt.options);
-    CHECK(sched_yield() == 0);
-  }
+  rdzv_cancel_token_cancel(attempt.token);
   CHECK(pthread_join(thread, NULL) == 0);
-  rdzv_rpc_options_free(attempt.options);
+  CHECK_NUMBER(count_of(&attempt.kept, &attempt.kept.told), 2);
+  rdzv_cancel_token_free(attempt.token);
   rdzv_server_free(server);
 }
 
@@ -190,7 +188,7 @@ void workers_go_on_without_the_server_and_hear_of_it(void) {
   // It cannot leave, and tells why whoever asks.
   rdzv_error *failed = NULL;
   CHECK_NUMBER(rdzv_rpc_shutdown(pair.one, RDZV_RPC_GRACEFUL, &failed), RDZV_SERVER_GONE);
-  CHECK_TEXT(rdzv_error_operation(failed), "shutdown");
+  CHECK_TEXT(info_of(failed).operation, "shutdown");
   rdzv_error_free(failed);
   await_group_event(pair.one, RDZV_RPC_EVENT_OVER, "", "the store failed");
   call_fails(pair.one, call, RDZV_RPC_NO_MEMBER, "the store failed");
@@ -200,7 +198,7 @@ void workers_go_on_without_the_server_and_hear_of_it(void) {
 // A worker that joins or leaves in another thread, and fails.
 struct failing {
   rdzv_store *store;
-  rdzv_rpc_options *options;
+  rdzv_rpc_options options;
   rdzv_rpc *rpc;
   rdzv_status status;
   rdzv_error *error;
@@ -208,8 +206,8 @@ struct failing {
 
 static void *join_alone(void *argument) {
   struct failing *worker = argument;
-  worker->status = rdzv_rpc_init_over_store(NULL, worker->store, TEXT("zero"), 0, 3, worker->options, NULL,
-                                            &worker->rpc, &worker->error);
+  worker->status = rdzv_rpc_new(NULL, TEXT("zero"), 0, 3, OVER(worker->store, &worker->options), NULL, &worker->rpc,
+                                &worker->error);
   return NULL;
 }
 
@@ -219,17 +217,13 @@ static void *leave_in_vain(void *argument) {
   return NULL;
 }
 
-static rdzv_rpc_options *options_with_timeout(int64_t timeout_ms) {
-  rdzv_rpc_options *options = NULL;
-  OK(rdzv_rpc_options_new(NULL, NULL, 0, -1, NULL, 0, NULL, NULL, 0, &options, &error));
-  OK(rdzv_rpc_options_set_membership_timeout_ms(options, timeout_ms, &error));
-  return options;
+static rdzv_rpc_options options_with_timeout(int64_t timeout_ms) {
+  return (rdzv_rpc_options){.struct_size = sizeof(rdzv_rpc_options), .membership_timeout_ms = timeout_ms};
 }
 
 void failures_of_groups_tell_who_where_and_when(void) {
   struct kept kept = new_kept();
   struct pair pair = new_pair(&kept);
-  size_t len = 0;
 
   // What takes its whole time begins first: a group that does not come together, and a worker that waits for its call.
   rdzv_server *server = start_server(NULL);
@@ -238,20 +232,20 @@ void failures_of_groups_tell_who_where_and_when(void) {
   struct failing leaving = {.options = options_with_timeout(PATIENCE_MS / 10)};
   pthread_t threads[2];
   CHECK(pthread_create(&threads[0], NULL, join_alone, &joining) == 0);
-  leaving.rpc = join(pair.store, "three", 3, -1, leaving.options, NULL);
+  leaving.rpc = join(pair.store, "three", 3, -1, &leaving.options, NULL);
   rdzv_rpc_call_spec call = call_of("one", "later", "");
   rdzv_rpc_future *future = NULL;
-  OK(rdzv_rpc_start_call(leaving.rpc, &call, &future, &error));
+  OK(rdzv_rpc_future_new(leaving.rpc, &call, &future, &error));
   await_count(&kept, &kept.calls, 1);
   rdzv_rpc_responder *never = take_responder(&kept);
   CHECK(pthread_create(&threads[1], NULL, leave_in_vain, &leaving) == 0);
 
   rdzv_rpc_workers *workers = NULL;
   char address[100];
-  const char *own = (const char *)rdzv_rpc_address(pair.two, &len);
-  snprintf(address, sizeof address, "%.*s", (int)len, own);
+  const rdzv_bytes own = worker_info(pair.two).address;
+  snprintf(address, sizeof address, "%.*s", (int)own.len, (const char *)own.data);
   OK(rdzv_rpc_list_workers(pair.one, &workers, &error));
-  CHECK_LENT(rdzv_rpc_workers_address(workers, 1, &len), len, address);
+  CHECK_BYTES(workers->workers[1].address, address);
   rdzv_rpc_workers_free(workers);
 
   // A call: whom it was for, where that is, how far it had come, and how long it took.
@@ -261,10 +255,10 @@ void failures_of_groups_tell_who_where_and_when(void) {
   rdzv_error *failed = NULL;
   const rdzv_status called = rdzv_rpc_call(pair.one, &call, NULL, &failed);
   check_failure(__FILE__, __LINE__, "a call", called, failed, late);
-  CHECK_TEXT(rdzv_error_operation(failed), "call");
-  CHECK_TEXT(rdzv_error_phase(failed), "waiting");
-  CHECK_LENT(rdzv_error_node(failed, 0, &len), len, "two");
-  CHECK(rdzv_error_elapsed_ms(failed) >= PATIENCE_MS / 20);
+  CHECK_TEXT(info_of(failed).operation, "call");
+  CHECK_TEXT(info_of(failed).phase, "waiting");
+  CHECK_NODE(failed, 0, "two");
+  CHECK(info_of(failed).elapsed_ms >= PATIENCE_MS / 20);
   rdzv_error_free(failed);
   await_count(&kept, &kept.calls, 2);
   rdzv_rpc_responder_free(take_responder(&kept));
@@ -272,34 +266,32 @@ void failures_of_groups_tell_who_where_and_when(void) {
   // The group that does not come together: who did not come, and how long they were waited for.
   CHECK(pthread_join(threads[0], NULL) == 0);
   CHECK_NUMBER(joining.status, RDZV_TIMED_OUT);
-  CHECK_NUMBER(rdzv_error_rank_count(joining.error), 2);
-  CHECK(rdzv_error_rank(joining.error, 0) == 1 && rdzv_error_rank(joining.error, 1) == 2);
-  CHECK_NUMBER(rdzv_error_elapsed_ms(joining.error), 1500);
-  CHECK(strstr(rdzv_error_message(joining.error), "1 of 3 workers joined in 1.5s; missing: 1, 2") != NULL);
+  CHECK_NUMBER(info_of(joining.error).rank_count, 2);
+  CHECK(info_of(joining.error).ranks[0] == 1 && info_of(joining.error).ranks[1] == 2);
+  CHECK_NUMBER(info_of(joining.error).elapsed_ms, 1500);
+  CHECK(strstr(rdzv_error_message(joining.error), "1 of 3 workers joined in 1.5 s; missing: 1, 2") != NULL);
   rdzv_error_free(joining.error);
-  rdzv_rpc_options_free(joining.options);
   rdzv_store_free(joining.store);
   rdzv_server_free(server);
 
   // The worker that leaves: for whom its call was that it had to cut.
   CHECK(pthread_join(threads[1], NULL) == 0);
   CHECK_NUMBER(leaving.status, RDZV_TIMED_OUT);
-  CHECK_LENT(rdzv_error_node(leaving.error, 0, &len), len, "one");
+  CHECK_NODE(leaving.error, 0, "one");
   int32_t ended = 0;
   FAILS(RDZV_RPC_NO_MEMBER, rdzv_rpc_future_wait(future, PATIENCE_MS, &ended, NULL, &error));
   rdzv_error_free(leaving.error);
   rdzv_rpc_future_free(future);
   rdzv_rpc_responder_free(never);
-  rdzv_rpc_options_free(leaving.options);
   rdzv_rpc_free(leaving.rpc);
 
   // A worker that joins: whose name it takes.
   failed = NULL;
   rdzv_rpc *rpc = NULL;
-  CHECK_NUMBER(rdzv_rpc_init_over_store(NULL, pair.store, TEXT("two"), 7, -1, NULL, NULL, &rpc, &failed),
+  CHECK_NUMBER(rdzv_rpc_new(NULL, TEXT("two"), 7, -1, OVER(pair.store, NULL), NULL, &rpc, &failed),
                RDZV_RPC_NAME_TAKEN);
-  CHECK_TEXT(rdzv_error_operation(failed), "init_rpc");
-  CHECK_LENT(rdzv_error_node(failed, 0, &len), len, "two");
+  CHECK_TEXT(info_of(failed).operation, "init_rpc");
+  CHECK_NODE(failed, 0, "two");
   rdzv_error_free(failed);
   end_pair(&pair);
 }

@@ -8,7 +8,7 @@ static void fail_at_length(void *user_data, const rdzv_rpc_request *request, rdz
   (void)user_data;
   (void)request;
   memset(message, 'x', len);
-  OK(rdzv_rpc_responder_fail(responder, (const uint8_t *)message, len, &error));
+  OK(rdzv_rpc_responder_fail(responder, RDZV_RPC_HANDLER_FAILED, (const uint8_t *)message, len, &error));
   free(message);
 }
 
@@ -44,7 +44,7 @@ void long_failure_texts_are_cut_with_a_mark(void) {
   rdzv_error *failure = NULL;
   const rdzv_rpc_call_spec call = call_of("two", "long", "");
   CHECK_NUMBER(rdzv_rpc_call(pair.one, &call, NULL, &failure), RDZV_RPC_HANDLER_FAILED);
-  const char *cause = rdzv_error_cause(failure), *mark = " [cut: 20000 bytes, at most 16384]";
+  const char *cause = info_of(failure).cause, *mark = " [cut: 20000 bytes, at most 16384]";
   CHECK_NUMBER(strlen(cause), 16 * 1024);
   CHECK_TEXT(cause + strlen(cause) - strlen(mark), mark);
   rdzv_error_free(failure);

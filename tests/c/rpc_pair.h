@@ -62,30 +62,27 @@ static inline void release(void *user_data) {
 
 static inline void echo(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
   struct kept *kept = user_data;
-  size_t len = 0;
-  const uint8_t *bytes = rdzv_rpc_request_payload(request, &len);
-  OK(rdzv_rpc_responder_answer(responder, bytes, len, NULL, NULL, &error));
+  const rdzv_bytes bytes = request_info(request).payload;
+  OK(rdzv_rpc_responder_send(responder, bytes.data, bytes.len, NULL, NULL, &error));
   count_up(kept, &kept->calls);
 }
 
 // Answers who calls, what, and how long there is.
 static inline void who(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
-  size_t caller_len = 0, handler_len = 0;
-  const char *caller = (const char *)rdzv_rpc_request_caller(request, &caller_len);
-  const char *handler = (const char *)rdzv_rpc_request_handler(request, &handler_len);
-  const int64_t left_ms = rdzv_rpc_request_time_left_ms(request);
+  const rdzv_rpc_request_info info = request_info(request);
   char message[200];
   (void)user_data;
   CHECK(rdzv_rpc_responder_is_wanted(responder) == 1);
-  snprintf(message, sizeof message, "%.*s %d %.*s %d %s", (int)caller_len, caller, rdzv_rpc_request_caller_id(request),
-           (int)handler_len, handler, rdzv_rpc_request_answer_is_wanted(request), left_ms > 0 ? "in time" : "for ever");
-  OK(rdzv_rpc_responder_answer(responder, TEXT(message), NULL, NULL, &error));
+  snprintf(message, sizeof message, "%.*s %d %.*s %d %s", (int)info.caller.len, (const char *)info.caller.data,
+           info.caller_id, (int)info.handler.len, (const char *)info.handler.data, info.response_is_wanted,
+           info.time_left_ms > 0 ? "in time" : "for ever");
+  OK(rdzv_rpc_responder_send(responder, TEXT(message), NULL, NULL, &error));
 }
 
 static inline void refuse(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
   (void)user_data;
   (void)request;
-  OK(rdzv_rpc_responder_fail(responder, TEXT("no such luck"), &error));
+  OK(rdzv_rpc_responder_fail(responder, RDZV_RPC_HANDLER_FAILED, TEXT("no such luck"), &error));
 }
 
 static inline void forget(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
@@ -157,14 +154,14 @@ struct pair {
 static inline rdzv_rpc *join(rdzv_store *store, const char *name, int rank, int world_size, const rdzv_rpc_options *options,
                       const rdzv_rpc_handlers *handlers) {
   rdzv_rpc *rpc = NULL;
-  OK(rdzv_rpc_init_over_store(NULL, store, TEXT(name), rank, world_size, options, handlers, &rpc, &error));
+  OK(rdzv_rpc_new(NULL, TEXT(name), rank, world_size, OVER(store, options), handlers, &rpc, &error));
   return rpc;
 }
 
 static inline struct pair new_pair(struct kept *kept) {
   struct pair pair = {.server = start_server(NULL), .kept = kept};
   rdzv_store *store = connect_store(NULL, rdzv_server_port(pair.server));
-  OK(rdzv_store_with_prefix(store, TEXT("rpc_prefix_0"), &pair.store, &error));
+  OK(rdzv_store_new_prefix(store, TEXT("rpc_prefix_0"), &pair.store, &error));
   rdzv_store_free(store);
   rdzv_rpc_handlers *handlers = handlers_of(kept);
   pair.one = join(pair.store, "one", 1, -1, NULL, handlers);

@@ -1,5 +1,6 @@
 // Stores without a server: files, stores in this process, prefixes, and stores in code of one's own.
 #include "check.h"
+#include "ops.h"
 #include "tests.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@
 
 static rdzv_store *open_file(const char *path, int64_t world_size) {
   rdzv_store *store = NULL;
-  OK(rdzv_store_open_file(NULL, TEXT(path), world_size, PATIENCE_MS, &store, &error));
+  OK(rdzv_store_new_file(NULL, path, world_size, PATIENCE_MS, &store, &error));
   CHECK_TEXT(rdzv_store_peer(store), path);
   return store;
 }
@@ -44,26 +45,26 @@ void stores_in_this_process_and_prefixes(void) {
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_hash(NULL, -1, NULL, &error));
   OK(rdzv_store_new_hash(NULL, PATIENCE_MS, &store, &error));
   takes_values(store);
-  OK(rdzv_store_queue_push(store, TEXT("queue"), TEXT("item"), PATIENCE_MS, &error));
+  OK(store_queue_push(store, TEXT("queue"), TEXT("item"), PATIENCE_MS, &error));
 
   rdzv_store *outer = NULL, *inner = NULL;
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_with_prefix(NULL, TEXT("p"), &outer, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_with_prefix(store, NULL, 1, &outer, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_with_prefix(store, TEXT("p"), NULL, &error));
-  OK(rdzv_store_with_prefix(store, TEXT("a"), &outer, &error));
-  OK(rdzv_store_with_prefix(outer, TEXT("b"), &inner, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_prefix(NULL, TEXT("p"), &outer, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_prefix(store, NULL, 1, &outer, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_prefix(store, TEXT("p"), NULL, &error));
+  OK(rdzv_store_new_prefix(store, TEXT("a"), &outer, &error));
+  OK(rdzv_store_new_prefix(outer, TEXT("b"), &inner, &error));
   rdzv_store_free(outer);
   OK(rdzv_store_set(inner, TEXT("k"), TEXT("deep"), PATIENCE_MS, &error));
   rdzv_buffer *value = rdzv_buffer_new();
   OK(rdzv_store_get(store, TEXT("a/b/k"), 0, value, &error));
   CHECK_BUFFER(value, "deep");
-  rdzv_list *keys = rdzv_list_new();
-  OK(rdzv_store_list_keys(inner, PATIENCE_MS, keys, &error));
-  CHECK_NUMBER((long long)rdzv_list_count(keys), 1);
-  CHECK_ITEM(keys, 0, "k");
+  rdzv_op *op = rdzv_op_new(NULL);
+  PERFORM(inner, op, rdzv_op_list_keys(op, &error));
+  CHECK_NUMBER((long long)result_of(op).item_count, 1);
+  CHECK_RESULT_ITEM(result_of(op), 0, "k");
   rdzv_store_free(store);
   takes_values(inner);
-  rdzv_list_free(keys);
+  rdzv_op_free(op);
   rdzv_buffer_free(value);
   rdzv_store_free(inner);
 }
@@ -71,20 +72,21 @@ void stores_in_this_process_and_prefixes(void) {
 void files_are_stores(void) {
   const char *path = new_path();
   rdzv_store *store = NULL;
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_open_file(NULL, NULL, 0, -1, -1, &store, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_open_file(NULL, TEXT(path), -2, -1, &store, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_open_file(NULL, TEXT(path), -1, 0, &store, &error));
-  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_open_file(NULL, TEXT(path), -1, -1, NULL, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_file(NULL, NULL, -1, -1, &store, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_file(NULL, "", -1, -1, &store, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_file(NULL, path, -2, -1, &store, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_file(NULL, path, -1, 0, &store, &error));
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_file(NULL, path, -1, -1, NULL, &error));
   rdzv_error *details = NULL;
-  CHECK_NUMBER(rdzv_store_open_file(NULL, TEXT("/nowhere/at/all"), -1, -1, &store, &details), RDZV_IO);
-  CHECK_NUMBER(rdzv_error_os_error(details), ENOENT);
-  CHECK_TEXT(rdzv_error_operation(details), "open");
-  CHECK_TEXT(rdzv_error_phase(details), "opening");
+  CHECK_NUMBER(rdzv_store_new_file(NULL, "/nowhere/at/all", -1, -1, &store, &details), RDZV_IO);
+  CHECK_NUMBER(info_of(details).os_error, ENOENT);
+  CHECK_TEXT(info_of(details).operation, "open");
+  CHECK_TEXT(info_of(details).phase, "opening");
   rdzv_error_free(details);
 
   store = open_file(path, 2);
   takes_values(store);
-  FAILS(RDZV_UNSUPPORTED, rdzv_store_queue_push(store, TEXT("queue"), TEXT("item"), PATIENCE_MS, &error));
+  FAILS(RDZV_UNSUPPORTED, store_queue_push(store, TEXT("queue"), TEXT("item"), PATIENCE_MS, &error));
   rdzv_store_free(store);
   CHECK(access(path, F_OK) != 0);  // two have been there, with the clone
 
@@ -125,8 +127,8 @@ void disk_that_is_full_leaves_no_torn_record(void) {
   CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
   signal(SIGXFSZ, handler);
   CHECK_NUMBER(status, RDZV_IO);
-  CHECK_NUMBER(rdzv_error_os_error(details), EFBIG);
-  CHECK_TEXT(rdzv_error_phase(details), "writing");
+  CHECK_NUMBER(info_of(details).os_error, EFBIG);
+  CHECK_TEXT(info_of(details).phase, "writing");
   rdzv_error_free(details);
   CHECK_NUMBER(lseek(file, 0, SEEK_END), end);
   close(file);
@@ -148,7 +150,7 @@ void processes_share_a_file_and_lose_nothing(void) {
     for (int round = 0; round < ROUNDS; ++round) {
       int64_t sum = 0;
       OK(rdzv_store_add(store, TEXT("sum"), 1, PATIENCE_MS, &sum, &error));
-      OK(rdzv_store_append(store, TEXT("log"), TEXT("x"), PATIENCE_MS, &error));
+      OK(store_append(store, TEXT("log"), TEXT("x"), PATIENCE_MS, &error));
     }
     OK(rdzv_store_barrier(store, TEXT("done"), PROCESSES + 1, PATIENCE_MS, &error));
     rdzv_store_free(store);
@@ -180,25 +182,25 @@ struct own_store {
   int destroyed;
 };
 
-static rdzv_status answer_locked(void *user_data, const rdzv_store_question *question, rdzv_store_answer *answer) {
+static rdzv_status perform_locked(void *user_data, const rdzv_store_request *request, rdzv_reply *reply) {
   struct own_store *own = user_data;
-  CHECK_NUMBER(question->struct_size, sizeof *question);
+  CHECK_NUMBER(request->struct_size, sizeof *request);
   rdzv_error *details = NULL;
-  switch (question->operation) {
+  switch (request->operation) {
     case RDZV_STORE_SET:
-      CHECK(question->key_count == 1 && question->value_count == 1);
-      CHECK(question->values[0].len < sizeof own->value);
-      memcpy(own->value, question->values[0].data, question->values[0].len);
-      own->value[question->values[0].len] = '\0';
+      CHECK(request->key_count == 1 && request->value_count == 1);
+      CHECK(request->values[0].len < sizeof own->value);
+      memcpy(own->value, request->values[0].data, request->values[0].len);
+      own->value[request->values[0].len] = '\0';
       return RDZV_OK;
     case RDZV_STORE_GET:
-      rdzv_store_answer_add_value(answer, TEXT(own->value));
+      rdzv_reply_add_value(reply, TEXT(own->value));
       return RDZV_OK;
     case RDZV_STORE_CHECK:
-      rdzv_store_answer_set_number(answer, *own->value != '\0');
+      rdzv_reply_set_number(reply, *own->value != '\0');
       return RDZV_OK;
     case RDZV_STORE_ADD:
-      rdzv_store_answer_set_message(answer, TEXT("it cannot count"));
+      rdzv_reply_set_message(reply, TEXT("it cannot count"));
       return RDZV_LIMIT_EXCEEDED;
     case RDZV_STORE_DELETE_KEY:
       return RDZV_CLOSED;
@@ -207,7 +209,7 @@ static rdzv_status answer_locked(void *user_data, const rdzv_store_question *que
       CHECK_NUMBER(rdzv_store_set(own->handle, TEXT("k"), TEXT("v"), PATIENCE_MS, &details), RDZV_REENTRANT);
       CHECK_NUMBER(rdzv_error_status(details), RDZV_REENTRANT);
       rdzv_error_free(details);
-      rdzv_store_answer_set_number(answer, 7);
+      rdzv_reply_set_number(reply, 7);
       return RDZV_OK;
     default:
       return RDZV_UNSUPPORTED;
@@ -215,10 +217,10 @@ static rdzv_status answer_locked(void *user_data, const rdzv_store_question *que
 }
 
 // Several threads may ask at a time.
-static rdzv_status answer_own(void *user_data, const rdzv_store_question *question, rdzv_store_answer *answer) {
+static rdzv_status perform_own(void *user_data, const rdzv_store_request *request, rdzv_reply *reply) {
   struct own_store *own = user_data;
   pthread_mutex_lock(&own->mutex);
-  const rdzv_status status = answer_locked(user_data, question, answer);
+  const rdzv_status status = perform_locked(user_data, request, reply);
   pthread_mutex_unlock(&own->mutex);
   return status;
 }
@@ -232,14 +234,14 @@ static void destroy_own(void *user_data) {
 
 void own_code_is_a_store(void) {
   struct own_store own = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-  rdzv_store_vtable vtable = {.user_data = &own, .name = "mine", .answer = answer_own, .destroy = destroy_own};
+  rdzv_store_vtable vtable = {.user_data = &own, .name = "mine", .perform = perform_own, .destroy = destroy_own};
   rdzv_store *store = NULL;
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_custom(NULL, NULL, -1, &store, &error));
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_custom(NULL, &vtable, -1, &store, &error));
   vtable.struct_size = sizeof vtable;
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_custom(NULL, &vtable, -1, NULL, &error));
   rdzv_store_vtable without = vtable;
-  without.answer = NULL;
+  without.perform = NULL;
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_store_new_custom(NULL, &without, -1, &store, &error));
   CHECK_NUMBER(own.destroyed, 0);
 
@@ -255,11 +257,13 @@ void own_code_is_a_store(void) {
   FAILS_LIKE(((struct failure){.status = RDZV_LIMIT_EXCEEDED, .operation = "add", .peer = "mine",
                                .message_part = "it cannot count"}),
              rdzv_store_add(store, TEXT("k"), 1, PATIENCE_MS, &number, &error));
-  FAILS(RDZV_UNSUPPORTED, rdzv_store_append(store, TEXT("k"), TEXT("v"), PATIENCE_MS, &error));
+  FAILS(RDZV_UNSUPPORTED, store_append(store, TEXT("k"), TEXT("v"), PATIENCE_MS, &error));
   int32_t existed = 0;
   FAILS(RDZV_CLOSED, rdzv_store_delete_key(store, TEXT("k"), PATIENCE_MS, &existed, &error));
-  OK(rdzv_store_num_keys(store, PATIENCE_MS, &number, &error));
-  CHECK_NUMBER(number, 7);
+  rdzv_op *op = rdzv_op_new(NULL);
+  PERFORM(store, op, rdzv_op_num_keys(op, &error));
+  CHECK_NUMBER(result_of(op).count, 7);
+  rdzv_op_free(op);
   rdzv_store *twin = NULL;
   OK(rdzv_store_clone(store, &twin, &error));
   rdzv_store_free(store);
@@ -267,9 +271,5 @@ void own_code_is_a_store(void) {
   OK(rdzv_store_set(twin, TEXT("k"), TEXT("v"), PATIENCE_MS, &error));
   rdzv_store_free(twin);
   CHECK_NUMBER(own.destroyed, 1);
-  // NULL is nobody's answer.
-  rdzv_store_answer_set_number(NULL, 1);
-  rdzv_store_answer_add_value(NULL, TEXT("v"));
-  rdzv_store_answer_set_message(NULL, TEXT("m"));
   rdzv_buffer_free(value);
 }

@@ -30,20 +30,24 @@ void loops_do_every_operation(void);
 void loop_events_tell_of_failures(void);
 void loops_refuse_bad_arguments(void);
 
+// ops.c
+void operations_are_performed_and_used_again(void);
+void native_operations_are_performed(void);
+void batches_and_transactions_include_operations(void);
+void operations_refuse_bad_arguments(void);
+
 // native_stores.c
 void native_stores_have_revisions_pages_and_prefixes(void);
 void watches_tell_of_changes(void);
 void watches_and_leases_are_cancelled_from_other_threads(void);
 void leases_end_and_their_keys_with_them(void);
-void transactions_are_done_whole_or_not(void);
-void batches_answer_each_request(void);
 void named_barriers_tell_who_is_missing(void);
 void other_stores_have_none_of_it(void);
 void native_stores_refuse_bad_arguments(void);
 
 // errors.c
 void errors_of_native_stores_name_operation_and_key(void);
-void limits_are_named_with_the_numbers_of_the_caller(void);
+void a_limit_is_one_number(void);
 void messages_are_one_line(void);
 void processes_without_descriptors_are_told_so(void);
 void native_connections_take_their_whole_time(void);
@@ -54,6 +58,7 @@ void loops_refuse_what_native_stores_alone_have(void);
 
 // nodes.c
 void nodes_of_a_loop_meet_die_and_meet_again(void);
+void failure_of_a_job_reaches_the_other_nodes(void);
 void nodes_of_a_loop_fail_with_the_reason(void);
 
 // agents.c
@@ -68,6 +73,10 @@ void own_code_supervises_workers(void);
 void workers_record_their_errors(void);
 void agent_runs_the_program_that_was_found(void);
 void agents_refuse_bad_arguments(void);
+
+// worker_timers.c
+void workers_set_timers(void);
+void timers_go_to_the_agent_or_fail(void);
 
 // logging.c
 void log_lines_arrive_and_sink_is_destroyed_once(void);
@@ -84,7 +93,7 @@ void processes_share_a_file_and_lose_nothing(void);
 void own_code_is_a_store(void);
 
 // rendezvous.c
-void rendezvous_parameters_are_kept_checked_and_converted(void);
+void rendezvous_parameters_are_checked_and_converted(void);
 void endpoints_and_configurations_are_parsed(void);
 void static_nodes_meet(void);
 void static_nodes_meet_again(void);
@@ -165,8 +174,7 @@ void own_rpc_backend_lives_in_a_loop(void);
 void workers_of_a_loop_are_made_by_url_and_given_up(void);
 void workers_of_a_loop_end_when_their_calls_have(void);
 void code_within_a_call_does_not_use_its_loop(void);
-void loop_that_is_freed_while_an_event_is_taken_shows_none(void);
-void worker_that_is_removed_while_its_event_is_taken_has_none(void);
+void loop_that_is_freed_while_an_event_is_taken_stays(void);
 void workers_of_a_loop_refuse_bad_arguments(void);
 
 #endif  // TESTS_H

@@ -126,19 +126,15 @@ static void all_but(int64_t missing, rdzv_rank_name name) {
     const struct failure timed_out = {.status = RDZV_TIMED_OUT};
     check_failure(__FILE__, __LINE__, "barrier", members[rank].outcome, error, timed_out);
     CHECK_TEXT(rdzv_error_message(error), wanted);
-    CHECK_TEXT(rdzv_error_operation(error), "barrier");
-    CHECK_TEXT(rdzv_error_phase(error), "waiting");
-    CHECK_TEXT(rdzv_error_peer(error), rdzv_server_address(server));
-    CHECK_NUMBER(rdzv_error_elapsed_ms(error), 300);
-    CHECK_NUMBER((long long)rdzv_error_rank_count(error), !points_to_zero);
-    CHECK_NUMBER(rdzv_error_rank(error, 0), points_to_zero ? -1 : missing);
-    CHECK_NUMBER(rdzv_error_rank(error, 1), -1);
+    CHECK_TEXT(info_of(error).operation, "barrier");
+    CHECK_TEXT(info_of(error).phase, "waiting");
+    CHECK_TEXT(info_of(error).peer, rdzv_server_address(server));
+    CHECK_NUMBER(info_of(error).elapsed_ms, 300);
+    CHECK_NUMBER((long long)info_of(error).rank_count, !points_to_zero);
+    if (!points_to_zero) CHECK_NUMBER(info_of(error).ranks[0], missing);
     const bool is_named = !points_to_zero && name != NULL;
-    CHECK_NUMBER((long long)rdzv_error_node_count(error), is_named);
-    size_t len = 0;
-    const uint8_t *node = rdzv_error_node(error, 0, &len);
-    if (is_named) CHECK_LENT(node, len, names);
-    CHECK((node == NULL) == !is_named && rdzv_error_node(error, 1, NULL) == NULL);
+    CHECK_NUMBER((long long)info_of(error).node_count, is_named);
+    if (is_named) CHECK_NODE(error, 0, names);
     rdzv_error_free(members[rank].error);
     rdzv_store_free(members[rank].store);
   }
@@ -150,11 +146,6 @@ void missing_ranks_are_named(void) {
   all_but(3, NULL);
   // The others name rank 0 themselves.
   all_but(0, name_rank);
-  CHECK_NUMBER((long long)rdzv_error_rank_count(NULL), 0);
-  CHECK_NUMBER(rdzv_error_rank(NULL, 0), -1);
-  CHECK_NUMBER((long long)rdzv_error_node_count(NULL), 0);
-  CHECK(rdzv_error_node(NULL, 0, NULL) == NULL);
-  CHECK_TEXT(rdzv_error_cause(NULL), "");
 }
 
 void meetings_are_cancelled_and_checked(void) {
@@ -173,9 +164,8 @@ void meetings_are_cancelled_and_checked(void) {
   rdzv_error_free(member.error);
 
   rdzv_list *values = rdzv_list_new();
-  const rdzv_bytes key = BYTES("kept");
-  OK(rdzv_store_set(store, TEXT("kept"), TEXT("v"), -1, &error));
-  OK(rdzv_store_multi_get(store, &key, 1, -1, values, &error));
+  OK(rdzv_store_set(store, TEXT("kept0"), TEXT("v"), -1, &error));
+  OK(rdzv_store_get_all(store, 0, TEXT("kept"), 1, -1, values, &error));
 #define SAYS(message) ((struct failure){.status = INVALID, .message_part = (message)})
   FAILS_LIKE(SAYS("The world size (0) must be greater than zero."),
              rdzv_store_get_all(store, 0, TEXT("p"), 0, -1, values, &error));
@@ -207,74 +197,53 @@ void meetings_are_cancelled_and_checked(void) {
 
 static void *read_address(void *argument) {
   struct member *member = argument;
-  rdzv_store_info *info = NULL;
+  rdzv_store_info info = {.struct_size = sizeof info};
   OK(rdzv_store_info_build(member->store, 1, TEXT("not published"), 0, PATIENCE_MS, &info, &error));
-  size_t len = 0;
-  CHECK_LENT(rdzv_store_info_master_addr(info, &len), len, "127.0.0.1");
-  CHECK_NUMBER(rdzv_store_info_has_socket(info), 0);
-  int32_t fd = 77;
-  FAILS(INVALID, rdzv_store_info_take_socket(info, &fd, &error));
-  CHECK_NUMBER(fd, 77);
+  CHECK_TEXT(info.master_addr, "127.0.0.1");
+  CHECK_NUMBER(info.listen_fd, 0);
   // Where there is a server soon.
-  rdzv_store *store = connect_store(NULL, rdzv_store_info_master_port(info));
+  rdzv_store *store = connect_store(NULL, info.master_port);
   OK(rdzv_store_set(store, TEXT("k"), TEXT("v"), -1, &error));
   rdzv_store_free(store);
-  rdzv_store_info_free(info);
   return NULL;
 }
 
 void address_of_the_store_is_published(void) {
-  rdzv_store_info *info = NULL;
-  size_t len = 0;
-  OK(rdzv_store_info_new(TEXT("node-0"), 29500, &info, &error));
-  CHECK_LENT(rdzv_store_info_master_addr(info, &len), len, "node-0");
-  CHECK_NUMBER(rdzv_store_info_master_port(info), 29500);
-  rdzv_server *server = NULL;
-  FAILS(INVALID, rdzv_store_info_serve(info, NULL, NULL, &server, &error));
-  rdzv_store_info_free(info);
-  info = NULL;
-
   rdzv_store *store = NULL;
   OK(rdzv_store_new_hash(NULL, PATIENCE_MS, &store, &error));
   struct member other = {.store = store};
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, read_address, &other) == 0);
+  rdzv_store_info info = {.struct_size = sizeof info};
   OK(rdzv_store_info_build(store, 0, TEXT("127.0.0.1"), 0, PATIENCE_MS, &info, &error));
-  const uint16_t port = rdzv_store_info_master_port(info);
-  CHECK(port != 0 && rdzv_store_info_has_socket(info) == 1);
-  FAILS(INVALID, rdzv_store_info_serve(info, NULL, NULL, NULL, &error));
-  OK(rdzv_store_info_serve(info, NULL, NULL, &server, &error));
-  CHECK_NUMBER(rdzv_server_port(server), port);
-  CHECK(pthread_join(thread, NULL) == 0);
-  CHECK_NUMBER(rdzv_store_info_has_socket(info), 0);
-  rdzv_server *second = NULL;
-  FAILS(INVALID, rdzv_store_info_serve(info, NULL, NULL, &second, &error));
-  rdzv_store_info_free(info);
-  rdzv_server_free(server);
-
-  // The socket in other hands: it listens, and is ours.
-  OK(rdzv_store_info_build(store, 0, NULL, 0, 0, PATIENCE_MS, &info, &error));
-  CHECK(rdzv_store_info_master_addr(info, &len) != NULL && len > 0);
-  int32_t fd = -1;
-  FAILS(INVALID, rdzv_store_info_take_socket(info, NULL, &error));
-  OK(rdzv_store_info_take_socket(info, &fd, &error));
+  CHECK(info.struct_size == sizeof info && info.master_port != 0 && info.listen_fd > 0);
   int listens = 0;
   socklen_t size = sizeof listens;
-  CHECK(getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens == 1);
-  rdzv_store_info_free(info);
-  CHECK(close(fd) == 0);
+  CHECK(getsockopt(info.listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens == 1);
+  // The other rank connects before the server takes the socket over.
+  const rdzv_server_options options = {.struct_size = sizeof options, .listen_fd = info.listen_fd};
+  rdzv_server *server = NULL;
+  OK(rdzv_server_new(NULL, &options, &server, &error));
+  CHECK(close(info.listen_fd) == 0);
+  CHECK_NUMBER(rdzv_server_port(server), info.master_port);
+  CHECK(pthread_join(thread, NULL) == 0);
+  rdzv_server_free(server);
 
-  // A server that runs already; and a port that nobody takes over.
+  // The name of this host; and a server that runs already.
+  OK(rdzv_store_info_build(store, 0, NULL, 0, 0, PATIENCE_MS, &info, &error));
+  CHECK(info.master_addr[0] != '\0' && close(info.listen_fd) == 0);
   OK(rdzv_store_info_build(store, 0, TEXT("h"), 29500, PATIENCE_MS, &info, &error));
-  CHECK(rdzv_store_info_master_port(info) == 29500 && rdzv_store_info_has_socket(info) == 0);
-  rdzv_store_info_free(info);
-  OK(rdzv_store_info_build(store, 0, TEXT("h"), 0, PATIENCE_MS, &info, &error));
-  rdzv_store_info_free(info);
-  info = NULL;
+  CHECK(info.master_port == 29500 && info.listen_fd == 0);
+
+  // Failures write nothing.
   OK(rdzv_store_set(store, TEXT("MASTER_PORT"), TEXT("http"), -1, &error));
   FAILS_LIKE(((struct failure){.status = RDZV_RENDEZVOUS_STATE,
                                .message_part = "MASTER_PORT: invalid literal for int() with base 10: 'http'"}),
              rdzv_store_info_build(store, 1, NULL, 0, 0, PATIENCE_MS, &info, &error));
+  char name[256];
+  memset(name, 'h', sizeof name);
+  FAILS_LIKE(((struct failure){.status = RDZV_RENDEZVOUS_STATE, .message_part = "MASTER_ADDR has 256 bytes"}),
+             rdzv_store_info_build(store, 0, (const uint8_t *)name, sizeof name, 1, PATIENCE_MS, &info, &error));
   int32_t deleted = 0;
   OK(rdzv_store_delete_key(store, TEXT("MASTER_ADDR"), -1, &deleted, &error));
   FAILS_LIKE(((struct failure){.status = RDZV_TIMED_OUT, .operation = "get", .message_part = "MASTER_ADDR"}),
@@ -284,13 +253,6 @@ void address_of_the_store_is_published(void) {
   FAILS(INVALID, rdzv_store_info_build(store, 0, TEXT("\xff"), 0, -1, &info, &error));
   FAILS(INVALID, rdzv_store_info_build(store, 0, NULL, 0, 0, -2, &info, &error));
   FAILS(INVALID, rdzv_store_info_build(store, 0, NULL, 0, 0, -1, NULL, &error));
-  FAILS(INVALID, rdzv_store_info_new(NULL, 1, 1, &info, &error));
-  FAILS(INVALID, rdzv_store_info_new(TEXT("h"), 1, NULL, &error));
-  FAILS(INVALID, rdzv_store_info_take_socket(NULL, &fd, &error));
-  FAILS(INVALID, rdzv_store_info_serve(NULL, NULL, NULL, &server, &error));
-  CHECK(info == NULL && rdzv_store_info_master_addr(NULL, NULL) == NULL);
-  CHECK_NUMBER(rdzv_store_info_master_port(NULL), 0);
-  CHECK_NUMBER(rdzv_store_info_has_socket(NULL), 0);
-  rdzv_store_info_free(NULL);
+  CHECK(info.master_port == 29500 && info.listen_fd == 0);
   rdzv_store_free(store);
 }

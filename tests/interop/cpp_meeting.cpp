@@ -28,9 +28,9 @@ std::int64_t number(const char* text) {
 // What every rank of the job does; the Python ranks do the same.
 void work(const rdzv::rendezvous_info& info) {
     rdzv::store store = info.store().or_throw();
-    const std::int64_t rank = info.rank(), world_size = info.world_size();
+    const std::int64_t rank = info.rank, world_size = info.world_size;
     std::printf("joined as %lld/%lld, %s\n", static_cast<long long>(rank), static_cast<long long>(world_size),
-                info.hosts_store() ? "host" : "client");
+                info.hosts_store ? "host" : "client");
     const std::string own = "data of rank " + std::to_string(rank) + " in C++";
     for (const std::string& data : rdzv::synchronize(store, own, rank, world_size, "exchange/", patience).or_throw()) {
         std::printf("%s\n", data.c_str());
@@ -54,22 +54,21 @@ void by_url(char** message) {
     rdzv::url_options options;
     options.rank = number(message[1]);
     options.is_dynamic = std::string(message[2]) == "dynamic";
-    options.world_size = options.is_dynamic ? -1 : number(message[2]);
+    if (!options.is_dynamic) options.world_size = number(message[2]);
     options.timeout = patience;
     options.read_environment();
-    auto meeting = rdzv::url_rendezvous::begin(message[0], options).or_throw();
+    auto meeting = rdzv::url_rendezvous::create(message[0], options).or_throw();
     work(meeting.next().or_throw());
     auto again = meeting.next();
     std::printf("again: %s\n", again ? "met twice" : again.error().message().c_str());
 }
 
 void by_static(char** message) {
-    auto parameters = rdzv::rendezvous_parameters::create("static", message[0], message[1], 1, number(message[3])).or_throw();
-    parameters.set("rank", message[2]).or_throw();
-    parameters.set("timeout", "30").or_throw();
+    rdzv::rendezvous_parameters parameters{"static", message[0], message[1], 1, number(message[3])};
+    parameters.options = {{"rank", message[2]}, {"timeout", "30"}};
     auto handler = rdzv::rendezvous_handler::create(parameters).or_throw();
     const auto info = handler.next_rendezvous().or_throw();
-    std::printf("store at %s:%u\n", info.master_addr().c_str(), static_cast<unsigned>(info.master_port()));
+    std::printf("store at %s:%u\n", info.master_addr.c_str(), static_cast<unsigned>(info.master_port));
     work(info);
 }
 
@@ -93,7 +92,7 @@ void one_barrier(char** message) {
 void publish(char** message) {
     rdzv::store store = connect(message);
     const auto info = rdzv::store_info::build(store, number(message[2]), "node-0.example").or_throw();
-    std::printf("%s:%u\n", info.master_addr().c_str(), static_cast<unsigned>(info.master_port()));
+    std::printf("%s:%u\n", info.master_addr.c_str(), static_cast<unsigned>(info.master_port));
 }
 
 }  // namespace

@@ -59,7 +59,8 @@ void tell_sights(const rdzv::rpc_observer& observer) {
 
 void watch(const char* host, const char* port) {
     auto store = rdzv::store::connect(host, static_cast<std::uint16_t>(std::strtoul(port, nullptr, 10))).or_throw();
-    const auto observer = rdzv::rpc_observer::create(store.with_prefix("rpc_prefix_0").or_throw()).or_throw();
+    rdzv::cancel_token token;
+    const auto observer = rdzv::rpc_observer::create(store.with_prefix("rpc_prefix_0").or_throw(), &token).or_throw();
     std::thread telling([&observer] { tell_sights(observer); });
     for (std::string line; std::getline(std::cin, line);) {
         std::string names = "names";
@@ -69,7 +70,7 @@ void watch(const char* host, const char* port) {
         say(line == "names" ? names : "not understood: " + line);
     }
     is_over = true;
-    observer.cancel();
+    token.cancel();
     telling.join();
 }
 

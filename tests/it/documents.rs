@@ -1,6 +1,7 @@
 //! The blocks of code in README and guides: each is compiled or run by a test, or listed with the reason why it is not.
 
-mod blocks;
+pub(crate) mod blocks;
+mod names;
 mod programs;
 
 use crate::c_programs::{STANDARDS_OF_CPP, compiles, syntax_of};
@@ -71,8 +72,23 @@ const ENTRIES: &[Entry] = &[
     ),
     Entry(
         "docs/cpp-guide.md",
-        "set(RENDEZVOUS",
-        Check::Shown("CMake is not among the tools that the tests need"),
+        "g++ -std=c++17 -O2 ranks.cpp",
+        Check::Tested("outside_programs_build_with_pkg_config"),
+    ),
+    Entry(
+        "docs/cpp-guide.md",
+        "cmake_minimum_required",
+        Check::Tested("outside_project_builds_with_find_package"),
+    ),
+    Entry(
+        "docs/cpp-guide.md",
+        "include(FetchContent)",
+        Check::Tested("outside_project_builds_from_the_source_tree"),
+    ),
+    Entry(
+        "docs/cpp-guide.md",
+        "make install",
+        Check::Tested("install_brings_all_files_and_uninstall_leaves_none"),
     ),
     Entry(
         "docs/cpp-guide.md",
@@ -95,7 +111,7 @@ const ENTRIES: &[Entry] = &[
     ),
     Entry("docs/cpp-guide.md", "rdzv::server server", IN_FUNCTION),
     Entry("docs/cpp-guide.md", "auto url", IN_FUNCTION),
-    Entry("docs/cpp-guide.md", "auto parameters", IN_FUNCTION),
+    Entry("docs/cpp-guide.md", "rdzv::rendezvous_parameters parameters", IN_FUNCTION),
     Entry(
         "docs/cpp-guide.md",
         "std::vector<std::string> all",
@@ -121,7 +137,7 @@ const ENTRIES: &[Entry] = &[
             before: "std::vector<double> scale(std::vector<double>, double);\n\
                      void run(rdzv::event_loop& loop, rdzv::loop_event& event, rdzv::rpc_handlers& handlers,\n\
                      const rdzv::rpc_options& options, std::vector<double>& numbers) {\n\
-                     rdzv::event_loop::operation asked = 0;",
+                     rdzv::operation asked;",
             after: "}",
         },
     ),
@@ -138,7 +154,7 @@ const ENTRIES: &[Entry] = &[
     ),
     Entry(
         "docs/rendezvous.md",
-        "auto parameters",
+        "rdzv::rendezvous_parameters parameters",
         Check::Tested("nodes_of_the_guide_stay_in_one_round_while_all_are_well"),
     ),
     Entry("docs/rendezvous.md", "stateDiagram", Check::Shown(DIAGRAM)),
@@ -155,7 +171,7 @@ const ENTRIES: &[Entry] = &[
     ),
     Entry("docs/rpc.md", "stateDiagram", Check::Shown(DIAGRAM)),
     Entry("docs/run.md", "rdzv run --nproc-per-node 4", Check::Commands),
-    Entry("docs/run.md", "rdzv run: joining run", Check::Shown(OUTPUT)),
+    Entry("docs/run.md", "2026-11-23T09:12:01.204Z info", Check::Shown(OUTPUT)),
     Entry("docs/run.md", "rdzv run: waiting for nodes", Check::Shown(OUTPUT)),
     Entry("docs/sessions.md", "stateDiagram", Check::Shown(DIAGRAM)),
     Entry("docs/testing.md", "make check", Check::Shown("the targets themselves: the CI runs them")),
@@ -192,7 +208,9 @@ fn each_block_is_compiled_or_run_or_listed_with_a_reason() {
             ));
         }
     }
-    let sources = [include_str!("documents/programs.rs"), include_str!("documents.rs")].concat();
+    let sources =
+        [include_str!("documents/programs.rs"), include_str!("documents.rs"), include_str!("install.rs")]
+            .concat();
     for Entry(document, begins, check) in ENTRIES {
         if !blocks.iter().any(|block| block.document == *document && block.begins_with(begins)) {
             wrong.push(format!("{document} has no block that begins with {begins:?}"));

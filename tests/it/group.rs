@@ -51,13 +51,18 @@ fn workers_are_listed_and_those_who_come_and_go_are_seen() {
 }
 
 #[test]
-fn where_nobody_is_nothing_is_seen() {
+fn a_group_that_does_not_exist_is_told_with_exit_code_1() {
     let server = RdzvServer::start();
     let endpoint = server.address().to_string();
     let mut command = Command::new(program());
     command.args(["group", "--endpoint", &endpoint, "--quiet-ms", "1"]);
-    let ran = run(&mut command, crate::net::TIMEOUT).or_fail("nothing was seen for so long");
-    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", ""));
+    let ran = run(&mut command, crate::net::TIMEOUT);
+    let message =
+        format!("rdzv group: there is no RPC group under the prefix \"rpc_prefix_0\" at {endpoint}\n");
+    assert_eq!(
+        (ran.status.code(), ran.stdout.as_str(), ran.stderr.as_str()),
+        (Some(1), "", message.as_str())
+    );
     drop(server);
     let mut command = Command::new(program());
     command.args(["group", "--endpoint", &endpoint, "--connect-timeout-ms", "0"]);

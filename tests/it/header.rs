@@ -1,19 +1,28 @@
-//! `include/rendezvous.h`: made from the doc comments of `ffi/src`, committed, and never behind them.
+//! `include/rendezvous.h` and `include/rendezvous/*.h`: made from the doc comments of `ffi/src`, committed, and never
+//! behind them.
 
-use cbindgen::{Builder, Config};
+mod generator;
+
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::path::PathBuf;
 
-/// The longest line of the header, in bytes.
+/// The longest line of the headers, in bytes.
 const LINE_BYTES_MAX: usize = 110;
 
-pub(crate) fn path() -> PathBuf {
-    crate::repository().join("include/rendezvous.h")
+fn folder() -> PathBuf {
+    crate::repository().join("include")
 }
 
+/// The names of the headers as a program includes them: the one of everything first, then one for each subject.
+pub(crate) fn names() -> Vec<String> {
+    let subjects = generator::subjects().into_iter().map(|subject| format!("rendezvous/{}.h", subject.name));
+    [String::from("rendezvous.h")].into_iter().chain(subjects).collect()
+}
+
+/// The texts of all headers, one behind the other.
 pub(crate) fn text() -> String {
-    std::fs::read_to_string(path()).expect("the committed header")
+    let read = |name| std::fs::read_to_string(folder().join(name)).expect("a committed header");
+    names().into_iter().map(read).collect()
 }
 
 #[expect(clippy::disallowed_methods, reason = "how `make header` and its kind tell these tests to write")]
@@ -40,62 +49,6 @@ pub(crate) fn compare(path: &std::path::Path, fresh: &str, variable: &str, hint:
     );
 }
 
-/// The conditions of `ffi/src/lib.rs` that hold for the header: the library has both features.
-const IN_THE_HEADER: [&str; 2] = ["#[cfg(feature = \"agent\")]", "#[cfg(feature = \"rpc\")]"];
-
-/// The modules of the library in the order of the header: those of `ffi/src/lib.rs` that are in the library as it ships.
-fn modules() -> Vec<String> {
-    let source = read_source("lib");
-    let mut is_left_out = false;
-    let mut modules = Vec::new();
-    for line in source.lines() {
-        if line.starts_with("#[") {
-            is_left_out |= line.starts_with("#[cfg(") && !IN_THE_HEADER.contains(&line);
-            continue;
-        }
-        if let Some(module) = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';'))
-            && !is_left_out
-        {
-            modules.push(module.to_string());
-        }
-        is_left_out = false;
-    }
-    modules
-}
-
-fn read_source(module: &str) -> String {
-    let path = crate::repository().join("ffi/src").join(format!("{module}.rs"));
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// What C sees of one module; empty when that is nothing.
-fn section(config: &Config, module: &str) -> String {
-    let source = crate::repository().join("ffi/src").join(format!("{module}.rs"));
-    let bindings = Builder::new().with_config(config.clone()).with_src(source).generate();
-    let mut text = Vec::new();
-    bindings.unwrap_or_else(|error| panic!("{module}: {error}")).write(&mut text);
-    String::from_utf8(text).expect("UTF-8").trim().to_string()
-}
-
-fn generate() -> String {
-    let settings = crate::repository().join("ffi/cbindgen.toml");
-    let mut config = Config::from_file(settings.to_str().expect("a path in UTF-8")).expect("cbindgen.toml");
-    let mut header = config.header.take().expect("a header in cbindgen.toml");
-    let trailer = config.trailer.take().expect("a trailer in cbindgen.toml");
-    for module in modules() {
-        let section = section(&config, &module);
-        if section.is_empty() {
-            continue;
-        }
-        let source = read_source(&module);
-        let title = source.lines().next().and_then(|line| line.strip_prefix("//! "));
-        let title = title.unwrap_or_else(|| panic!("{module}.rs has no title for its section"));
-        let rule = "-".repeat(LINE_BYTES_MAX - 3);
-        write!(header, "\n// {rule}\n// {title}\n// {rule}\n\n{section}\n").expect("memory");
-    }
-    format!("{header}\n{trailer}")
-}
-
 /// The names of the functions that a header declares.
 pub(crate) fn functions(header: &str) -> BTreeSet<String> {
     let declarations =
@@ -113,6 +66,8 @@ pub(crate) fn functions(header: &str) -> BTreeSet<String> {
 /// The names of the constants that a header defines.
 pub(crate) fn constants(header: &str) -> Vec<String> {
     let defines = header.lines().filter_map(|line| line.strip_prefix("#define RDZV_"));
+    // The release is not part of the ABI.
+    let defines = defines.filter(|rest| !rest.starts_with("VERSION_"));
     defines.filter_map(|rest| Some(format!("RDZV_{}", rest.split_once(' ')?.0))).collect()
 }
 
@@ -146,15 +101,31 @@ pub(crate) fn structs(header: &str) -> Vec<Struct> {
 }
 
 #[test]
-fn header_is_that_of_the_sources() {
-    compare(&path(), &generate(), "RDZV_UPDATE_HEADER", "run `make header`");
+fn headers_are_those_of_the_sources() {
+    let variable = "RDZV_UPDATE_HEADER";
+    let subjects = folder().join("rendezvous");
+    std::fs::create_dir_all(&subjects).expect("the folder of the headers");
+    let fresh = generator::generate();
+    for (name, text) in &fresh {
+        compare(&folder().join(name), text, variable, "run `make header`");
+    }
+    for entry in std::fs::read_dir(subjects).expect("the folder of the headers") {
+        let path = entry.expect("an entry").path();
+        let is_known = path.extension().is_none_or(|suffix| suffix != "h")
+            || fresh.iter().any(|(name, _)| path == folder().join(name));
+        if !is_known && is_wanted(variable) {
+            std::fs::remove_file(path).expect("the file can be removed");
+        } else {
+            assert!(is_known, "{} is no header of ffi/src/lib.rs: run `make header`", path.display());
+        }
+    }
 }
 
 #[test]
-fn header_fits_a_page_and_is_plain_text() {
-    for (number, line) in text().lines().enumerate() {
-        assert!(line.len() <= LINE_BYTES_MAX, "line {} has {} bytes: {line}", number + 1, line.len());
-        assert!(line.is_ascii(), "line {} is not ASCII: {line}", number + 1);
+fn headers_fit_a_page_and_are_plain_text() {
+    for line in text().lines() {
+        assert!(line.len() <= LINE_BYTES_MAX, "{} bytes: {line}", line.len());
+        assert!(line.is_ascii(), "not ASCII: {line}");
     }
 }
 

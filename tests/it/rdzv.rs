@@ -10,33 +10,41 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
-/// The program, built by cargo with the profile of these tests: only cargo knows whether the one that lies about is
-/// that of today's sources, and with nothing to do it is quick. `cargo build` would choose other features of the
-/// dependencies and build them again, so cargo is asked for the tests that run the program.
+/// The program. `cargo build` would choose other features of the dependencies and build them again, so cargo is asked for
+/// the tests that run the program.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let profile = crate::profile_folder();
-        let name = match profile.file_name().and_then(|name| name.to_str()).expect("a profile's name") {
-            "debug" => "test",
-            name => name,
-        };
-        let output = Command::new(env!("CARGO"))
-            .args(["test", "--no-run", "--quiet", "--workspace", "--test=cli", "--message-format=json"])
-            .arg(format!("--profile={name}"))
-            .arg("--target-dir")
-            .arg(crate::target_folder())
-            .current_dir(crate::repository())
-            .output()
-            .expect("cargo runs");
-        let messages = String::from_utf8_lossy(&output.stdout);
-        let built = messages.lines().find_map(|line| {
-            let message: serde_json::Value = serde_json::from_str(line).ok()?;
-            let is_program = message["target"]["name"] == "rdzv";
-            message["executable"].as_str().filter(|_| is_program).map(PathBuf::from)
-        });
-        built.unwrap_or_else(|| panic!("rdzv does not build: {}", String::from_utf8_lossy(&output.stderr)))
-    })
+    PROGRAM.get_or_init(|| build("--test=cli"))
+}
+
+/// The program's unit tests, one of which writes the manual pages.
+pub(crate) fn unit_tests() -> PathBuf {
+    build("--bin=rdzv")
+}
+
+/// Builds a target with the profile of these tests: only cargo knows whether the file that lies about is that of today's
+/// sources, and with nothing to do it is quick.
+fn build(target: &str) -> PathBuf {
+    let profile = crate::profile_folder();
+    let name = match profile.file_name().and_then(|name| name.to_str()).expect("a profile's name") {
+        "debug" => "test",
+        name => name,
+    };
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--no-run", "--quiet", "--workspace", target, "--message-format=json"])
+        .arg(format!("--profile={name}"))
+        .arg("--target-dir")
+        .arg(crate::target_folder())
+        .current_dir(crate::repository())
+        .output()
+        .expect("cargo runs");
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let built = messages.lines().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_program = message["target"]["name"] == "rdzv";
+        message["executable"].as_str().filter(|_| is_program).map(PathBuf::from)
+    });
+    built.unwrap_or_else(|| panic!("rdzv does not build: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 /// A running `rdzv server`. Dropping it kills it.

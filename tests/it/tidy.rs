@@ -127,9 +127,7 @@ const SIZE: Rule = Rule {
     sentence: "A file holds at most 800 lines beside its tests: split it where its state splits.",
     check: |files| {
         let written = |file: &&File| {
-            let source =
-                [".rs", ".hpp", ".cpp", ".c", ".py"].iter().any(|ending| file.path.ends_with(ending));
-            source && file.path != "include/rendezvous.h"
+            [".rs", ".hpp", ".cpp", ".c", ".py"].iter().any(|ending| file.path.ends_with(ending))
         };
         let lines =
             |file: &File| if file.is_rust() { file.code().count() } else { file.text.lines().count() };

@@ -6,6 +6,7 @@ pub mod agent;
 pub mod loop_member;
 pub mod process;
 pub mod worker_logs;
+pub mod worker_timer;
 
 #[cfg(test)]
 #[path = "../../../core/src/driver/testing.rs"]

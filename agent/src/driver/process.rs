@@ -21,6 +21,7 @@ mod find;
 mod function;
 mod guard;
 mod guard_socket;
+mod numactl;
 mod program;
 mod workers;
 
@@ -32,6 +33,7 @@ pub use event::{GuardEvent, Returned};
 pub use find::{FindError, ProcessState, find_program, process_state};
 pub(in crate::driver) use find::{command_of, parent_of};
 pub use function::{Call, Function, NOT_RETURNED, PANICKED, Registered};
+pub use numactl::{NumactlError, numactl};
 pub use program::{Entry, Program, Stdio};
 
 use crate::group::ExitStatus;
@@ -50,6 +52,9 @@ use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::driver::socket::wait_readable;
 use rendezvous_core::driver::threads::with_signals_blocked;
 use rendezvous_core::time::Duration;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use socket2::{Domain, Socket, Type};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use workers::{ReturnFile, Workers};
@@ -298,7 +303,7 @@ impl Drop for Guard {
 impl Inner {
     fn await_ready(&mut self) -> Result<(), GuardError> {
         let not = |errno| GuardError::NotStarted(StartStep::Report, errno);
-        if !wait_readable(self.socket.fd(), REPORT_TIMEOUT).map_err(|error| not(number_of(&error)))? {
+        if !wait_readable(self.socket.as_fd(), REPORT_TIMEOUT).map_err(|error| not(number_of(&error)))? {
             return Err(not(libc::ETIMEDOUT));
         }
         match self.socket.receive() {
@@ -479,7 +484,7 @@ impl Inner {
     /// Returns whether the keeper has ended.
     fn has_ended(&self) -> bool {
         let Some(pidfd) = &self.pidfd else { return false };
-        matches!(wait_readable(pidfd.as_raw_fd(), Duration::ZERO), Ok(true))
+        matches!(wait_readable(pidfd.as_fd(), Duration::ZERO), Ok(true))
     }
 
     /// Handles the end of the socket. The keeper ends a moment later, which makes the descriptor readable again. Its
@@ -505,7 +510,7 @@ impl Inner {
         self.await_end(LAST_MOMENT);
         if let Some(guard) = &self.guard.pidfd {
             // The guard kills its descendants, and ends.
-            wait_readable(guard.as_raw_fd(), LAST_MOMENT).ok();
+            wait_readable(guard.as_fd(), LAST_MOMENT).ok();
         }
         let signal = self.reap(libc::WNOHANG).and_then(|ended| {
             matches!(ended.how, libc::CLD_KILLED | libc::CLD_DUMPED).then_some(ended.value)
@@ -555,7 +560,7 @@ impl Inner {
     /// Waits for the end of the keeper. Returns false on timeout.
     fn await_end(&mut self, span: Duration) -> bool {
         match &self.pidfd {
-            Some(pidfd) => wait_readable(pidfd.as_raw_fd(), span).unwrap_or(true),
+            Some(pidfd) => wait_readable(pidfd.as_fd(), span).unwrap_or(true),
             None => self.socket.await_end(span),
         }
     }
@@ -571,31 +576,24 @@ fn number_of(error: &io::Error) -> c_int {
 
 /// Opens a pidfd; `None` on systems without pidfds.
 pub(in crate::driver) fn pidfd_of(pid: pid_t) -> Result<Option<OwnedFd>, c_int> {
-    match system::open_pidfd(pid) {
-        // SAFETY: the descriptor was just opened and has no other owner.
-        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
-        Err(libc::ENOSYS | libc::EPERM) => Ok(None),
-        Err(errno) => Err(errno),
+    match pidfd_open(Pid::from_raw(pid).ok_or(libc::ESRCH)?, PidfdFlags::empty()) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(Errno::NOSYS | Errno::PERM) => Ok(None),
+        Err(errno) => Err(errno.raw_os_error()),
     }
 }
 
 /// Sends a signal to the process of a pidfd. The process ID may have been reused meanwhile.
 pub(in crate::driver) fn send_signal(pidfd: &OwnedFd, signal: c_int) -> io::Result<()> {
-    // SAFETY: passes an open descriptor, a signal, no information and no flags.
-    let sent = unsafe {
-        let information = core::ptr::null::<libc::siginfo_t>();
-        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, information, 0)
-    };
-    if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    // SAFETY: the kernel validates the number. Only the C library's functions must not get its own signals.
+    let signal = unsafe { Signal::from_raw_unchecked(signal) };
+    Ok(pidfd_send_signal(pidfd, signal)?)
 }
 
 fn socket_pair() -> Result<(OwnedFd, OwnedFd), c_int> {
-    let mut ends = [-1; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: `ends` is valid for writing.
-    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;
-    // SAFETY: the descriptors were just opened and have no other owner.
-    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+    let kind = Type::SEQPACKET.cloexec().nonblocking();
+    let (ours, theirs) = Socket::pair(Domain::UNIX, kind, None).map_err(|error| number_of(&error))?;
+    Ok((ours.into(), theirs.into()))
 }
 
 /// Returns the name of this process (`comm`), null-terminated.

@@ -40,9 +40,10 @@ use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::{EventLoop, Waker};
 use rendezvous_core::driver::threads::{self, Thread};
 use rendezvous_core::time::Duration;
+use rustix::fs::{OFlags, fcntl_setfl};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Location of the folder of a run.
@@ -361,10 +362,7 @@ impl Made {
 /// Creates a pipe. The end for reading does not block; the other end blocks, as programs expect.
 fn pipe() -> io::Result<(File, OwnedFd)> {
     let (near, far) = io::pipe()?;
-    // SAFETY: passes an open descriptor and a flag.
-    if unsafe { libc::fcntl(near.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    fcntl_setfl(&near, OFlags::NONBLOCK)?;
     Ok((File::from(OwnedFd::from(near)), far.into()))
 }
 

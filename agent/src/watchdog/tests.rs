@@ -47,6 +47,17 @@ fn what_pytorchs_client_writes_is_understood() {
 }
 
 #[test]
+fn what_our_client_writes_is_understood() {
+    let scope = "step \"1\"\n\u{e4}";
+    let set = |expires| timer_line(3, scope, expires, 6).expect("it is short");
+    let mut watchdog = reported(&[set(Some(at(1_700_000_000.25)))]);
+    assert_eq!(watchdog.next_expired(Duration::MAX), Some(expired(3, scope, 1_700_000_000.25, 6)));
+    let watchdog = reported(&[set(Some(Duration::MAX)), set(None)]);
+    assert!(watchdog.is_empty(), "set, and taken back");
+    assert_eq!(timer_line(3, &"x".repeat(LINE_BYTES_MAX), None, 9), None);
+}
+
+#[test]
 fn timers_are_by_process_and_scope() {
     let mut watchdog = reported(&[
         line(1, "a", 10.0, 9),

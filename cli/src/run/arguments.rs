@@ -1,16 +1,18 @@
 //! The flags of `rdzv run`: torchrun's, and what they mean.
 
 use super::numa::Binding;
-use super::screen::LogLevel;
 use super::usage::Usage;
 use super::{processors, surroundings};
+use crate::log::LogArguments;
+use crate::units;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 use rendezvous_agent::log_layout::{Files, LogSettings};
 use rendezvous_agent::spec::RankAssignment;
 use rendezvous_agent::streams::{LocalRanksFilter, StdSetting, parse_needles};
 use rendezvous_core::driver::rendezvous::Context;
-use rendezvous_core::rendezvous::parameters::RendezvousParameters;
+use rendezvous_core::rendezvous::integer::parse_integer;
+use rendezvous_core::rendezvous::parameters::{ConfigValue, DURATIONS, RendezvousParameters};
 use rendezvous_core::rendezvous::parse::parse_config;
 use rendezvous_core::rendezvous::registry::RegistryError;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
@@ -41,6 +43,8 @@ Examples:
 Every worker finds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the rest of torchrun's
 variables in its environment. If a worker fails, all of the node's workers are stopped, the nodes meet
 again, and the workers start anew.
+
+Durations are written as 30s, 500ms or 2min, also in --rdzv-conf; a plain number is in seconds.
 
 Exit codes:
   0  all workers ended well, or this node stood by and was not needed
@@ -99,8 +103,8 @@ pub(crate) struct RunArguments {
         value_name = "N"
     )]
     pub(super) max_restarts: u32,
-    /// How often to look for new nodes, in seconds, where the rendezvous does not tell of them by itself
-    #[arg(long, alias = "monitor_interval", env = "PET_MONITOR_INTERVAL", allow_negative_numbers = true, default_value = "0.1", value_name = "SECONDS", value_parser = seconds)]
+    /// How often to look for new nodes where the rendezvous does not tell of them by itself
+    #[arg(long, alias = "monitor_interval", env = "PET_MONITOR_INTERVAL", allow_negative_numbers = true, default_value = "100ms", value_name = "DURATION", value_parser = units::seconds)]
     pub(super) monitor_interval: Duration,
     /// What the workers of this node do; each role has ranks of its own beside the global ones
     #[arg(long, env = "PET_ROLE", default_value = "default", value_name = "NAME")]
@@ -145,14 +149,14 @@ pub(crate) struct RunArguments {
     /// Where this node listens if it serves the rendezvous or the workers' store [default: where other nodes reach it]
     #[arg(long, env = "RDZV_LISTEN_ADDR", value_name = "HOST")]
     listen_addr: Option<String>,
-    /// The longest pause before a restart, in seconds, where starts fail at once one after the other; 0: no pauses
+    /// The longest pause before a restart where starts fail at once one after the other; 0: no pauses
     #[arg(
         long,
         alias = "restart_backoff",
         env = "RDZV_RESTART_BACKOFF",
-        default_value = "10",
-        value_name = "SECONDS",
-        value_parser = seconds
+        default_value = "10s",
+        value_name = "DURATION",
+        value_parser = units::seconds
     )]
     pub(super) restart_backoff: Duration,
     /// Signals that stop the workers and the agent; SIGUSR1 and SIGUSR2 are passed on to the workers if they are not among them
@@ -164,14 +168,14 @@ pub(crate) struct RunArguments {
         value_name = "NAMES"
     )]
     pub(super) signals_to_handle: String,
-    /// How long workers may take to end before they are killed, in seconds; at every stop [default: 30]
-    #[arg(long, alias = "shutdown_timeout", env = "PET_SHUTDOWN_TIMEOUT", allow_negative_numbers = true, value_name = "SECONDS", value_parser = seconds)]
+    /// How long workers may take to end before they are killed, at every stop [default: 30s]
+    #[arg(long, alias = "shutdown_timeout", env = "PET_SHUTDOWN_TIMEOUT", allow_negative_numbers = true, value_name = "DURATION", value_parser = units::seconds)]
     shutdown_timeout: Option<Duration>,
-    /// How long processes that workers leave behind may take to end once no worker lives, in seconds; then they are killed
-    #[arg(long, alias = "leftover_timeout", env = "PET_LEFTOVER_TIMEOUT", value_name = "SECONDS", value_parser = seconds, default_value = "3")]
+    /// How long processes that workers leave behind may take to end once no worker lives; then they are killed
+    #[arg(long, alias = "leftover_timeout", env = "PET_LEFTOVER_TIMEOUT", value_name = "DURATION", value_parser = units::seconds, default_value = "3s")]
     pub(super) leftover_timeout: Duration,
-    /// How long nodes whose workers have succeeded wait for the others, in seconds [default: rdzv: as long as those work; static: 300]
-    #[arg(long, env = "RDZV_EXIT_BARRIER_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    /// How long nodes whose workers have succeeded wait for the others [default: rdzv: as long as those work; static: 300s]
+    #[arg(long, env = "RDZV_EXIT_BARRIER_TIMEOUT", value_name = "DURATION", value_parser = units::seconds)]
     pub(super) exit_barrier_timeout: Option<Duration>,
     /// Each worker sees one device, and LOCAL_RANK 0
     #[arg(long, alias = "virtual_local_rank", env = "PET_VIRTUAL_LOCAL_RANK", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
@@ -232,20 +236,14 @@ pub(crate) struct RunArguments {
     /// Bind each worker to processors near its device; needs the program numactl
     #[arg(long, alias = "numa_binding", env = "PET_NUMA_BINDING", value_enum, value_name = "WHAT")]
     pub(super) numa_binding: Option<Binding>,
-    /// What to log on stderr
-    #[arg(long, env = "RDZV_LOG", value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
-    pub(super) log: LogLevel,
+    #[command(flatten)]
+    pub(super) log: LogArguments,
     /// The program and its arguments; ${local_rank} stands for the worker's local rank
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 
 const STOP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_string())?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
-}
 
 /// As torchrun has it, a variable says that all agents have as many workers of one role.
 pub(super) fn rank_assignment() -> RankAssignment {
@@ -282,7 +280,7 @@ impl RunArguments {
         match (self.shutdown_timeout, surroundings::text(VARIABLE)) {
             (Some(timeout), _) => Ok(timeout),
             (None, Some(text)) => {
-                seconds(&text).map_err(|error| Usage(format!("{VARIABLE} is \"{text}\": {error}")))
+                units::seconds(&text).map_err(|error| Usage(format!("{VARIABLE} is \"{text}\": {error}")))
             }
             (None, None) => Ok(STOP_TIMEOUT_DEFAULT),
         }
@@ -348,6 +346,8 @@ impl RunArguments {
             if self.rdzv_id == "none" || self.standalone {
                 run_id = random_id();
             }
+        } else if is_static && endpoint.is_empty() && max > 1 && self.master_port == Some(0) {
+            return Err(Usage("--master-port 0: several nodes meet there, so it must be above 0".into()));
         } else if is_static && endpoint.is_empty() {
             let master = self.master_addr.as_deref().unwrap_or("127.0.0.1");
             endpoint = format!("{}:{}", bracketed(master), self.master_port.unwrap_or(29500));
@@ -371,7 +371,7 @@ impl RunArguments {
                 .push(format!("--node-rank is for backend static; backend {backend} gives the ranks itself"));
         }
         for (key, value) in config.iter() {
-            parameters = parameters.with(key, value.clone());
+            parameters = parameters.with(key, with_units(key, value)?);
         }
         if let Some(address) = &self.local_addr {
             parameters = parameters.with_local_addr(address);
@@ -402,6 +402,18 @@ impl RunArguments {
             (None, _) => {}
         }
         Ok(rendezvous)
+    }
+}
+
+/// Replaces a duration of a configuration by its seconds. Whole seconds stay text, as the backends read them.
+fn with_units(key: &str, value: &ConfigValue) -> Result<ConfigValue, Usage> {
+    match value {
+        ConfigValue::Text(text) if DURATIONS.contains(&key) && parse_integer(text).is_err() => {
+            let span = units::seconds(text);
+            let span = span.map_err(|error| Usage(format!("--rdzv-conf {key}={text}: {error}")))?;
+            Ok(ConfigValue::Float(span.as_secs_f64()))
+        }
+        value => Ok(value.clone()),
     }
 }
 

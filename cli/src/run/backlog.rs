@@ -1,6 +1,7 @@
 //! Output that standard error has not accepted yet. Its reader may be slow or stopped, for example a paused terminal or
 //! a full pipe. A thread of its own blocks on the write, so the agent never does.
 
+use crate::log::{LogLevel, LogStyle};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,8 @@ struct Queue {
     cost: usize,
     /// Number of dropped lines, reported after all queued output.
     left_out: usize,
+    /// Style of the line that reports them; `None`: the message alone.
+    style: Option<LogStyle>,
     writer: Writer,
 }
 
@@ -56,8 +59,10 @@ enum Writer {
 }
 
 impl Backlog {
-    pub(super) fn new() -> Self {
-        Self(Arc::default())
+    pub(super) fn new(style: Option<LogStyle>) -> Self {
+        let backlog = Self(Arc::default());
+        backlog.0.lock().style = style;
+        backlog
     }
 
     /// Starts the thread that writes.
@@ -131,10 +136,11 @@ impl Queue {
     fn report_gap(&mut self) {
         let text = match std::mem::take(&mut self.left_out) {
             0 => return,
-            1 => "rdzv run: dropped 1 line: stderr was blocked\n".into(),
-            count => format!("rdzv run: dropped {count} lines: stderr was blocked\n"),
+            1 => "dropped 1 line: stderr was blocked".into(),
+            count => format!("dropped {count} lines: stderr was blocked"),
         };
-        self.push(Output::Lines(text));
+        let line = self.style.map_or_else(|| text.clone(), |style| style.line(LogLevel::Warn, &text));
+        self.push(Output::Lines(format!("{line}\n")));
     }
 
     fn take(&mut self) -> Option<Output> {
@@ -236,7 +242,7 @@ mod tests {
 
     #[test]
     fn lines_stay_in_order_and_what_stands_is_taken_away() {
-        let backlog = Backlog::new();
+        let backlog = Backlog::new(None);
         let (to, read) = reader();
         backlog.status_line(String::new());
         backlog.lines("one\n".into());
@@ -256,7 +262,7 @@ mod tests {
 
     #[test]
     fn what_nobody_takes_is_left_out_and_told_of_where_it_is_missing() {
-        let backlog = Backlog::new();
+        let backlog = Backlog::new(None);
         let (to, read) = reader();
         let line = format!("{}\n", "x".repeat(WAITING_BYTES_MAX / 8));
         for _ in 0..8 {
@@ -274,14 +280,14 @@ mod tests {
         for _ in 2..8 {
             reads(&read, &line);
         }
-        reads(&read, "rdzv run: dropped 3 lines: stderr was blocked\n");
+        reads(&read, "dropped 3 lines: stderr was blocked\n");
         reads(&read, "kept\n");
         assert_eq!(backlog.0.lock().cost, 0);
     }
 
     #[test]
     fn the_end_waits_for_who_reads_and_for_so_long_only() {
-        let backlog = Backlog::new();
+        let backlog = Backlog::new(None);
         let (to, read) = reader();
         backlog.lines("first\n".into());
         let to = Mutex::new(Some(to));

@@ -3,16 +3,10 @@
 use super::backlog::Backlog;
 use super::waiting::StatusLine;
 use super::{plain, surroundings};
+use crate::log::{Configuration, LogLevel, LogStyle};
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Importance of a line.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Weight {
-    Warning,
-    Ordinary,
-}
 
 /// Kind of output.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,6 +23,7 @@ enum Colour {
 
 /// Console shared by several threads. Lines keep their order, and no thread waits for the reader of stderr.
 pub(super) struct Console<T> {
+    style: LogStyle,
     look: Look,
     backlog: Backlog,
     awaited: Mutex<Awaited<T>>,
@@ -50,8 +45,9 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 const COLUMNS_DEFAULT: usize = 80;
 
 impl<T: Clone> Console<T> {
-    pub(super) fn new() -> Self {
-        let is_plain = !io::stderr().is_terminal()
+    pub(super) fn new(style: LogStyle) -> Self {
+        let is_plain = !style.is_text()
+            || !io::stderr().is_terminal()
             || surroundings::variable("TERM").is_none_or(|terminal| terminal == "dumb");
         let look = match surroundings::variable("NO_COLOR") {
             _ if is_plain => Look::Plain,
@@ -59,7 +55,13 @@ impl<T: Clone> Console<T> {
             None => Look::Terminal(Colour::Yes),
         };
         let awaited = Awaited { what: None, changes: 0, last_line: String::new() };
-        Self { look, backlog: Backlog::new(), awaited: Mutex::new(awaited), changed: Condvar::new() }
+        Self {
+            style,
+            look,
+            backlog: Backlog::new(Some(style)),
+            awaited: Mutex::new(awaited),
+            changed: Condvar::new(),
+        }
     }
 
     /// Starts to write. Lines from before are queued.
@@ -73,19 +75,42 @@ impl<T: Clone> Console<T> {
         self.backlog.finish(|| Stderr, LAST_LINES);
     }
 
-    /// A line, or several.
-    pub(super) fn line(&self, weight: Weight, text: &str) {
+    /// Writes a line of the log, if its level is logged.
+    pub(super) fn log(&self, level: LogLevel, message: &str) {
+        if self.style.includes(level) {
+            self.write(level, &self.style.line(level, &plain::lines(message)));
+        }
+    }
+
+    /// Writes a report of several lines, without a line's beginning in a log of text.
+    pub(super) fn report(&self, text: &str) {
+        if self.style.is_text() && self.style.includes(LogLevel::Error) {
+            self.write(LogLevel::Error, &plain::lines(text));
+        } else {
+            self.log(LogLevel::Error, text);
+        }
+    }
+
+    /// Writes the configuration.
+    pub(super) fn configuration(&self, configuration: &Configuration) {
+        if self.style.includes(LogLevel::Info) {
+            let message = concat!("version ", env!("CARGO_PKG_VERSION"));
+            self.write(LogLevel::Info, &self.style.configuration(message, configuration));
+        }
+    }
+
+    fn write(&self, level: LogLevel, text: &str) {
         let mut awaited = self.lock();
         if self.look != Look::Plain {
             // A line takes it away.
             awaited.last_line.clear();
         }
-        let (on, off) = match (self.look, weight) {
-            (Look::Terminal(Colour::Yes), Weight::Warning) => ("\x1b[31m", "\x1b[0m"),
-            (Look::Terminal(Colour::Yes), Weight::Ordinary) => ("\x1b[2m", "\x1b[0m"),
+        let (on, off) = match self.look {
+            Look::Terminal(Colour::Yes) if level <= LogLevel::Warn => ("\x1b[31m", "\x1b[0m"),
+            Look::Terminal(Colour::Yes) => ("\x1b[2m", "\x1b[0m"),
             _ => ("", ""),
         };
-        self.backlog.lines(format!("{on}{}{off}\n", plain::lines(text)));
+        self.backlog.lines(format!("{on}{text}{off}\n"));
     }
 
     /// From now on this is waited for.
@@ -136,15 +161,18 @@ impl<T: Clone> Console<T> {
         let Look::Terminal(colour) = self.look else {
             let news = format!("{what}{node_names}");
             if awaited.last_line != news {
-                self.backlog.lines(format!("{}\n", plain::lines(&news)));
+                let line = self.style.line(LogLevel::Info, &plain::lines(&news));
+                self.backlog.lines(format!("{line}\n"));
                 awaited.last_line = news;
             }
             return;
         };
         let (on, off) = if colour == Colour::Yes { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
         // One that goes over the edge could not be taken back.
-        let line: String =
-            format!("{what}{time}{node_names}").chars().take(columns().saturating_sub(1)).collect();
+        let line: String = format!("{}: {what}{time}{node_names}", self.style.command())
+            .chars()
+            .take(columns().saturating_sub(1))
+            .collect();
         self.backlog.status_line(format!("{on}{}{off}", plain::label(&line)));
         awaited.last_line = line;
     }

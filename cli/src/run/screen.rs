@@ -1,8 +1,8 @@
 //! What the user sees: a line for each thing that happens, and on a terminal what the agent waits for.
 
-use super::console::{Console, Weight};
-use super::waiting::{Awaited, StatusLine, Waiting};
-use clap::ValueEnum;
+use super::console::Console;
+use super::waiting::{Awaited, Waiting};
+use crate::log::{Configuration, LogLevel, LogStyle};
 use rendezvous_agent::driver::agent::{Agent, AgentEvent, Moment};
 use rendezvous_agent::failure::signal_name;
 use rendezvous_agent::phase::Phase;
@@ -11,21 +11,14 @@ use rendezvous_agent::supervisor::{Notice, Outcome, Timing};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
+use rendezvous_core::rendezvous::parse::Endpoint;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Amount of logging on stderr.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(super) enum LogLevel {
-    /// Failures only
-    Warn,
-    /// A line for each event
-    Info,
-}
-
 /// Log and status line of one `rdzv run`.
 pub(super) struct Screen {
-    level: LogLevel,
+    style: LogStyle,
+    configuration: Configuration,
     console: Arc<Console<Waiting>>,
     clock: Clock,
     nodes: (u32, u32),
@@ -36,10 +29,11 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    pub(super) fn new(level: LogLevel) -> Self {
+    pub(super) fn new(style: LogStyle, configuration: Configuration) -> Self {
         Self {
-            level,
-            console: Arc::new(Console::new()),
+            style,
+            configuration,
+            console: Arc::new(Console::new(style)),
             clock: Clock::new(),
             nodes: (1, 1),
             still_at_work: Arc::default(),
@@ -47,8 +41,9 @@ impl Screen {
         }
     }
 
-    /// Starts to write; see [`Console::begin`].
+    /// Starts to write, and logs the configuration; see [`Console::begin`].
     pub(super) fn begin(&self) -> std::io::Result<()> {
+        self.console.configuration(&self.configuration);
         self.console.begin()
     }
 
@@ -57,18 +52,22 @@ impl Screen {
         self.console.finish();
     }
 
+    pub(super) fn error(&self, message: &str) {
+        self.console.log(LogLevel::Error, message);
+    }
+
     pub(super) fn warn(&self, message: &str) {
-        self.line(Weight::Warning, message);
+        self.console.log(LogLevel::Warn, message);
     }
 
     /// Returns a function by which other threads log warnings.
     pub(super) fn complaints(&self) -> impl Fn(&str) + Send + use<> {
         let console = Arc::clone(&self.console);
-        move |message| console.line(Weight::Warning, &format!("rdzv run: {message}"))
+        move |message| console.log(LogLevel::Warn, message)
     }
 
     pub(super) fn note(&self, message: &str) {
-        self.line(Weight::Ordinary, message);
+        self.console.log(LogLevel::Info, message);
     }
 
     /// The agent joins with this handler. From now on the status line shows what it waits for.
@@ -82,8 +81,11 @@ impl Screen {
         let nodes = if min == max { format!("{min}") } else { format!("{min} to {max}") };
         let (run_id, endpoint, backend) = (handler.run_id(), &parameters.endpoint, handler.backend());
         self.endpoint = (max > 1).then(|| endpoint.to_string());
-        self.note(&format!("joining run {run_id} at {endpoint} ({backend}; nodes: {nodes})"));
-        if self.level == LogLevel::Warn {
+        // Port 0 is no address: this node hosts the rendezvous for itself, on a port that no other one needs.
+        let is_own = Endpoint::parse(endpoint).is_ok_and(|endpoint| endpoint.port == Some(0));
+        let where_to = if is_own { String::new() } else { format!(" at {endpoint}") };
+        self.note(&format!("joining run {run_id}{where_to} ({backend}; nodes: {nodes})"));
+        if !self.style.includes(LogLevel::Info) {
             return Ok(());
         }
         let (console, handler, clock) = (Arc::clone(&self.console), Arc::clone(handler), self.clock);
@@ -103,24 +105,17 @@ impl Screen {
                 // What was so in an earlier wait is over.
                 let since = enough_since.filter(|&since| since > waiting.began).unwrap_or(now);
                 enough_since = waiting.is_enough(progress.as_ref()).then_some(since);
-                let message = waiting.status_line(now, known.as_deref(), progress.as_ref(), enough_since);
-                StatusLine { what: format!("rdzv run: {}", message.what), ..message }
+                waiting.status_line(now, known.as_deref(), progress.as_ref(), enough_since)
             })
         })?;
         Ok(())
     }
 
-    fn line(&self, weight: Weight, message: &str) {
-        if weight == Weight::Warning || self.level == LogLevel::Info {
-            self.console.line(weight, &format!("rdzv run: {message}"));
-        }
-    }
-
     pub(super) fn show(&self, agent: &Agent, event: &AgentEvent) {
         match event {
             AgentEvent::Notice(notice) => {
-                if let Some((weight, message)) = describe(agent, notice) {
-                    self.line(weight, &message);
+                if let Some((level, message)) = describe(agent, notice) {
+                    self.console.log(level, &message);
                 }
                 match notice {
                     Notice::Phase { to, .. } => self.wait(*to),
@@ -130,13 +125,13 @@ impl Screen {
                     _ => {}
                 }
             }
-            AgentEvent::WorkersFailed(failure) => self.console.line(Weight::Warning, &failure.to_string()),
+            AgentEvent::WorkersFailed(failure) => self.console.report(&failure.to_string()),
             AgentEvent::Over => {
                 let Some(end) = agent.supervisor().outcome() else { return };
-                let (weight, message) = outcome(end);
-                self.line(weight, &message);
+                let (level, message) = outcome(end);
+                self.console.log(level, &message);
                 if let (Some(endpoint), true) = (&self.endpoint, is_without_server(end)) {
-                    self.line(Weight::Warning, &advice(endpoint));
+                    self.warn(&advice(endpoint));
                 }
             }
         }
@@ -160,19 +155,19 @@ fn lock(still_at_work: &Mutex<Option<String>>) -> MutexGuard<'_, Option<String>>
     still_at_work.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn describe(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
+fn describe(agent: &Agent, notice: &Notice) -> Option<(LogLevel, String)> {
     let Moment { group, restarts_left } = agent.moment();
     let workers = || counted(group.workers.len(), "worker");
     Some(match notice {
         Notice::Phase { to: Phase::Assigning, .. } => {
             let round = group.round.map_or_else(String::new, |round| format!("round {round}: "));
             let nodes = counted(usize::try_from(group.group_world_size).unwrap_or(usize::MAX), "node");
-            (Weight::Ordinary, format!("{round}{nodes}, this one is {}", group.group_rank.unwrap_or(0)))
+            (LogLevel::Info, format!("{round}{nodes}, this one is {}", group.group_rank.unwrap_or(0)))
         }
         Notice::Phase { to: Phase::Restarting, reason, .. } => {
-            let weight = if is_failure(reason) { Weight::Warning } else { Weight::Ordinary };
+            let level = if is_failure(reason) { LogLevel::Warn } else { LogLevel::Info };
             (
-                weight,
+                level,
                 format!(
                     "{reason}: {} stop and start anew ({} left)",
                     workers(),
@@ -181,20 +176,33 @@ fn describe(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
             )
         }
         Notice::Phase { to: Phase::Meeting, from, reason } if *from == Phase::Assigning => {
-            (Weight::Warning, format!("{reason}: joining again"))
+            (LogLevel::Warn, format!("{reason}: joining again"))
         }
         Notice::Phase { to: Phase::ExitBarrier, .. } if group.group_world_size > 1 => {
-            (Weight::Ordinary, format!("{} ended well; waiting for the other nodes", workers()))
+            (LogLevel::Info, format!("{} ended well; waiting for the other nodes", workers()))
         }
         Notice::Phase { to: Phase::Ending, reason: Reason::Stop(StopCause::Signal(signal)), .. } => {
             let signal = signal_name(*signal).map_or_else(|| format!("signal {signal}"), String::from);
             let stop = if group.workers.is_empty() { String::new() } else { format!(": {} stop", workers()) };
-            (Weight::Ordinary, format!("{signal} came{stop}"))
+            (LogLevel::Info, format!("{signal} came{stop}"))
         }
-        Notice::Phase { to: Phase::Ending, reason, .. } if *reason != Reason::Done => {
-            (if is_failure(reason) { Weight::Warning } else { Weight::Ordinary }, reason.to_string())
+        // The line of the worker that failed has said why, and where no worker runs the outcome follows at once.
+        Notice::Phase { to: Phase::Ending, reason: Reason::WorkerFailed { .. }, .. }
+            if group.workers.len() > 1 =>
+        {
+            (LogLevel::Warn, "the other workers of this node stop".into())
         }
-        Notice::Phase { .. } => return None,
+        Notice::Phase { to: Phase::Ending, reason, .. }
+            if *reason != Reason::Done
+                && !group.workers.is_empty()
+                && !matches!(reason, Reason::WorkerFailed { .. }) =>
+        {
+            let level = if is_failure(reason) { LogLevel::Warn } else { LogLevel::Info };
+            (level, format!("{reason}: {} stop", workers()))
+        }
+        Notice::Phase { from, to, reason } => {
+            (LogLevel::Debug, format!("{} to {}: {reason}", from.name(), to.name()))
+        }
         Notice::Running { attempt, timing } => {
             let ranks = match (group.workers.first(), group.workers.last()) {
                 (Some(first), Some(last)) if first.global_rank < last.global_rank => {
@@ -205,12 +213,12 @@ fn describe(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
             };
             let all = group.workers.first().map_or(0, |worker| worker.world_size);
             let text = format!("start {attempt}: {ranks} of {all} run ({})", spans(timing));
-            (Weight::Ordinary, text)
+            (LogLevel::Info, text)
         }
         Notice::Exited { local_rank, exit, was_stopped: false } if !exit.is_success() => {
             let worker = group.workers.get(usize::try_from(*local_rank).ok()?)?;
             let pid = worker.pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
-            (Weight::Warning, format!("{}{pid} {exit}", worker.ranks()))
+            (LogLevel::Warn, format!("{}{pid} {exit}", worker.ranks()))
         }
         Notice::Exited { .. } => return None,
         Notice::TimerExpired(timer) => {
@@ -220,31 +228,29 @@ fn describe(agent: &Agent, notice: &Notice) -> Option<(Weight, String)> {
                 Some(name) => format!("it gets {name}"),
                 None => "it goes on".into(),
             };
-            (Weight::Warning, format!("watchdog: {timer}{whose} expired: {what}"))
+            (LogLevel::Warn, format!("watchdog: {timer}{whose} expired: {what}"))
         }
-        Notice::Remark { message } | Notice::StillAtWork { message } => {
-            (Weight::Ordinary, message.to_string())
-        }
-        Notice::Killing { reason } => (Weight::Warning, format!("{reason}: killing what is left")),
+        Notice::Remark { message } | Notice::StillAtWork { message } => (LogLevel::Info, message.to_string()),
+        Notice::Killing { reason } => (LogLevel::Warn, format!("{reason}: killing what is left")),
         Notice::GaveUp { since, left } => {
-            (Weight::Warning, format!("{left} after {}, and left alone", span(*since)))
+            (LogLevel::Warn, format!("{left} after {}, and left alone", span(*since)))
         }
     })
 }
 
-fn outcome(outcome: &Outcome) -> (Weight, String) {
+fn outcome(outcome: &Outcome) -> (LogLevel, String) {
     match outcome {
-        Outcome::Succeeded { missing: None } => (Weight::Ordinary, "done".into()),
+        Outcome::Succeeded { missing: None } => (LogLevel::Info, "done".into()),
         Outcome::Succeeded { missing: Some(reason) } => {
-            (Weight::Ordinary, format!("this node's workers ended well; {reason}"))
+            (LogLevel::Info, format!("this node's workers ended well; {reason}"))
         }
-        Outcome::NotNeeded => (Weight::Ordinary, "this node stood by, and was not needed".into()),
+        Outcome::NotNeeded => (LogLevel::Info, "this node stood by, and was not needed".into()),
         Outcome::Stopped { cause: StopCause::Signal(signal) } => {
-            (Weight::Warning, format!("stopped by {}", signal_name(*signal).unwrap_or("a signal")))
+            (LogLevel::Warn, format!("stopped by {}", signal_name(*signal).unwrap_or("a signal")))
         }
-        Outcome::Stopped { cause: StopCause::Requested } => (Weight::Warning, "stopped".into()),
+        Outcome::Stopped { cause: StopCause::Requested } => (LogLevel::Warn, "stopped".into()),
         Outcome::Failed { reason } | Outcome::GuardLost { reason } => {
-            (Weight::Warning, format!("failed: {reason}"))
+            (LogLevel::Error, format!("failed: {reason}"))
         }
     }
 }

@@ -4,13 +4,13 @@ use super::arguments::RunArguments;
 use super::lines::{Destination, Lines};
 use super::screen::Screen;
 use super::surroundings;
+use crate::units;
 use rendezvous_agent::driver::agent::{Agent, LocalError, LocalWorkers};
 use rendezvous_agent::events::{EventFacts, EventRecorder, Watched};
 use rendezvous_agent::metrics::{ConsoleLine, Metrics};
 use rendezvous_core::driver::clock::since_1970;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::time::Duration;
 
 /// Where events and metrics go. It outlives the agent.
 pub(super) struct Watching {
@@ -52,10 +52,10 @@ impl Watching {
 pub(super) fn look_after(workers: &mut LocalWorkers, screen: &Screen) -> Result<Watched, LocalError> {
     let name = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT";
     if let Some(text) = surroundings::text(name) {
-        match text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
-            Some(timeout) if !timeout.is_zero() => workers.watch_stuck(timeout)?,
-            Some(_) => {}
-            None => screen.note(&format!("{name} is {text}, and no number of seconds: it is left out")),
+        match units::seconds(&text) {
+            Ok(timeout) if !timeout.is_zero() => workers.watch_stuck(timeout)?,
+            Ok(_) => {}
+            Err(error) => screen.note(&format!("{name} is {text}, which is ignored: {error}")),
         }
     }
     if surroundings::text("TORCHELASTIC_ENABLE_FILE_TIMER").as_deref() != Some("1") {

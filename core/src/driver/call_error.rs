@@ -60,6 +60,12 @@ impl CallError {
         self
     }
 
+    /// Replaces what happened.
+    pub(super) fn with_failure(mut self, failure: Failure) -> Self {
+        self.0.failure = failure;
+        self
+    }
+
     pub(super) fn of_call(call: &Call<'_>, peer: &str, failure: Failure) -> Self {
         Self::new(call.operation(), call.keys(), peer, failure)
     }

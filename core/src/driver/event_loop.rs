@@ -11,8 +11,15 @@ use super::clock::Clock;
 use crate::time::{Duration, Instant};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem::MaybeUninit;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Identifier of a watched descriptor, chosen by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,9 +58,7 @@ pub struct Waker(Arc<OwnedFd>);
 impl Waker {
     /// Makes a waker without a loop, for a thread that waits for the descriptor by itself.
     pub fn alone() -> io::Result<Self> {
-        // SAFETY: flags only; the result is checked before it is owned.
-        let fd = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))? };
-        Ok(Self(Arc::new(fd)))
+        Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 
     /// Returns the descriptor, which is readable from a wake-up until [`Waker::take_back`].
@@ -68,10 +73,8 @@ impl Waker {
 
     /// Wakes the loop.
     pub fn wake(&self) {
-        let one = 1_u64;
-        // SAFETY: eight bytes, from a number that lives. The write fails only when the counter is full, and then the
-        // loop is awake.
-        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+        // The write fails only when the counter is full, and then the loop is awake.
+        rustix::io::write(&self.0, &1_u64.to_ne_bytes()).ok();
     }
 }
 
@@ -82,20 +85,14 @@ struct Epoll {
     owner: u32,
 }
 
-impl Epoll {
-    fn control(&self, operation: i32, fd: RawFd, interest: Interest, token: u64) -> io::Result<()> {
-        let flags = match interest {
-            Interest::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
-            Interest::Write => libc::EPOLLOUT,
-            Interest::Both => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT,
-            Interest::End => libc::EPOLLRDHUP,
-            Interest::WriteOrEnd => libc::EPOLLRDHUP | libc::EPOLLOUT,
-        };
-        let mut event = libc::epoll_event { events: flags.cast_unsigned(), u64: token };
-        // SAFETY: an epoll instance that lives and a valid event.
-        match unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd, &raw mut event) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+impl Interest {
+    const fn flags(self) -> EventFlags {
+        match self {
+            Self::Read => EventFlags::IN.union(EventFlags::RDHUP),
+            Self::Write => EventFlags::OUT,
+            Self::Both => EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::OUT),
+            Self::End => EventFlags::RDHUP,
+            Self::WriteOrEnd => EventFlags::RDHUP.union(EventFlags::OUT),
         }
     }
 }
@@ -110,8 +107,9 @@ impl Watcher {
     /// # Errors
     /// The error of the system.
     pub fn watch(&self, fd: RawFd, interest: Interest, token: Token) -> io::Result<Watch> {
-        self.0.control(libc::EPOLL_CTL_ADD, fd, interest, token.0)?;
-        Ok(Watch { epoll: Arc::clone(&self.0), fd, interest, token })
+        let watch = Watch { epoll: Arc::clone(&self.0), fd, interest, token };
+        epoll::add(&self.0.fd, watch.fd(), EventData::new_u64(token.0), interest.flags())?;
+        Ok(watch)
     }
 }
 
@@ -127,13 +125,19 @@ pub struct Watch {
 }
 
 impl Watch {
+    fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor stays open until the watch is dropped.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
     /// Watches for other conditions under the same token; makes no system call when they are the same.
     ///
     /// # Errors
     /// The error of the system.
     pub fn change(&mut self, interest: Interest) -> io::Result<()> {
         if self.interest != interest {
-            self.epoll.control(libc::EPOLL_CTL_MOD, self.fd, interest, self.token.0)?;
+            let data = EventData::new_u64(self.token.0);
+            epoll::modify(&self.epoll.fd, self.fd(), data, interest.flags())?;
             self.interest = interest;
         }
         Ok(())
@@ -142,13 +146,9 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if std::process::id() != self.epoll.owner {
-            return;
-        }
-        // SAFETY: an epoll instance that lives; the event is not read for this operation. A failure means that the
-        // descriptor is not watched any more.
-        unsafe {
-            libc::epoll_ctl(self.epoll.fd.as_raw_fd(), libc::EPOLL_CTL_DEL, self.fd, core::ptr::null_mut());
+        if std::process::id() == self.epoll.owner {
+            // A failure means that the descriptor is not watched any more.
+            epoll::delete(&self.epoll.fd, self.fd()).ok();
         }
     }
 }
@@ -157,6 +157,8 @@ const TIMER: u64 = u64::MAX;
 const WAKER: u64 = u64::MAX - 1;
 /// Maximum number of ready descriptors in one iteration; the others are reported in the next one.
 const READY_MAX: usize = 256;
+/// Maximum time of one `epoll_wait`.
+const WAIT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// Event loop without a protocol. See the module's documentation.
 pub struct EventLoop {
@@ -166,7 +168,6 @@ pub struct EventLoop {
     clock: Clock,
     /// Time at which the timer fires.
     armed: Option<Instant>,
-    found: Vec<libc::epoll_event>,
 }
 
 impl core::fmt::Debug for EventLoop {
@@ -184,25 +185,20 @@ impl EventLoop {
     /// # Errors
     /// The error of the system: most likely no descriptor is left.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: flags only; each result is checked before it is owned.
-        let (epoll, timer, waker) = unsafe {
-            (
-                owned(libc::epoll_create1(libc::EPOLL_CLOEXEC))?,
-                owned(libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK))?,
-                owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))?,
-            )
-        };
-        let events = Self {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let waker = Waker::alone()?;
+        for (fd, token) in [(timer.as_fd(), TIMER), (waker.0.as_fd(), WAKER)] {
+            epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)?;
+        }
+        Ok(Self {
             epoll: Arc::new(Epoll { fd: epoll, owner: std::process::id() }),
             timer,
-            waker: Waker(Arc::new(waker)),
+            waker,
             clock: Clock::new(),
             armed: None,
-            found: alloc::vec![libc::epoll_event { events: 0, u64: 0 }; READY_MAX],
-        };
-        events.epoll.control(libc::EPOLL_CTL_ADD, events.timer.as_raw_fd(), Interest::Read, TIMER)?;
-        events.epoll.control(libc::EPOLL_CTL_ADD, events.waker.0.as_raw_fd(), Interest::Read, WAKER)?;
-        Ok(events)
+        })
     }
 
     /// Returns the descriptor that is readable when there is something to do.
@@ -244,15 +240,9 @@ impl EventLoop {
             return;
         }
         let left = deadline.since(self.clock.now()).max(Duration::from_nanos(1));
-        let seconds = libc::time_t::try_from(left.as_secs()).unwrap_or(libc::time_t::MAX);
-        let value = libc::timespec {
-            tv_sec: seconds,
-            tv_nsec: libc::c_long::from(left.subsec_nanos().cast_signed()),
-        };
-        let interval = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let alarm = libc::itimerspec { it_interval: interval, it_value: value };
-        // SAFETY: a timer that lives and a valid specification; it cannot fail then.
-        unsafe { libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const alarm, core::ptr::null_mut()) };
+        let alarm = Itimerspec { it_interval: Timespec::default(), it_value: timespec(left) };
+        // It cannot fail with a valid specification.
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &alarm).ok();
         self.armed = Some(deadline);
     }
 
@@ -262,7 +252,7 @@ impl EventLoop {
     /// # Errors
     /// The error of the system.
     pub fn poll(&mut self) -> io::Result<impl Iterator<Item = Ready> + use<>> {
-        self.look(0)
+        self.look(Some(Duration::ZERO))
     }
 
     /// As [`EventLoop::poll`], but blocks until a descriptor is ready or until `until`, if given. It may return
@@ -271,31 +261,20 @@ impl EventLoop {
     /// # Errors
     /// The error of the system.
     pub fn wait(&mut self, until: Option<Instant>) -> io::Result<impl Iterator<Item = Ready> + use<>> {
-        let millis = until.map_or(-1, |until| {
-            let left = until.since(self.clock.now()).as_micros().div_ceil(1000);
-            i32::try_from(left).unwrap_or(i32::MAX)
-        });
-        self.look(millis)
+        let left = until.map(|until| until.since(self.clock.now()).min(WAIT_MAX));
+        self.look(left)
     }
 
-    fn look(&mut self, millis: i32) -> io::Result<impl Iterator<Item = Ready> + use<>> {
-        // SAFETY: the buffer has as many entries as the call is given.
-        let count = unsafe {
-            libc::epoll_wait(
-                self.epoll.fd.as_raw_fd(),
-                self.found.as_mut_ptr(),
-                i32::try_from(self.found.len()).unwrap_or(i32::MAX),
-                millis,
-            )
+    fn look(&mut self, span: Option<Duration>) -> io::Result<impl Iterator<Item = Ready> + use<>> {
+        let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; READY_MAX];
+        let found = match epoll::wait(&self.epoll.fd, &mut buffer, span.map(timespec).as_ref()) {
+            Ok((found, _)) => &*found,
+            Err(Errno::INTR) => &[],
+            Err(error) => return Err(error.into()),
         };
-        let count = match usize::try_from(count) {
-            Ok(count) => count,
-            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => 0,
-            Err(_) => return Err(io::Error::last_os_error()),
-        };
-        let mut ready = Vec::with_capacity(count);
-        for event in &self.found[..count] {
-            let (token, flags) = (event.u64, event.events.cast_signed());
+        let mut ready = Vec::with_capacity(found.len());
+        for event in found {
+            let (token, flags) = (event.data.u64(), event.flags);
             match token {
                 TIMER => {
                     take_count(&self.timer);
@@ -303,11 +282,11 @@ impl EventLoop {
                 }
                 WAKER => take_count(&self.waker.0),
                 _ => {
-                    let ended = flags & (libc::EPOLLERR | libc::EPOLLHUP) != 0;
+                    let ended = flags.intersects(EventFlags::ERR | EventFlags::HUP);
                     ready.push(Ready {
                         token: Token(token),
-                        readable: ended || flags & (libc::EPOLLIN | libc::EPOLLRDHUP) != 0,
-                        writable: ended || flags & libc::EPOLLOUT != 0,
+                        readable: ended || flags.intersects(EventFlags::IN | EventFlags::RDHUP),
+                        writable: ended || flags.contains(EventFlags::OUT),
                     });
                 }
             }
@@ -318,19 +297,12 @@ impl EventLoop {
 
 /// Resets the counter of a timer or an eventfd.
 fn take_count(fd: &OwnedFd) {
-    let mut count = 0_u64;
-    // SAFETY: eight bytes of space; the read does not block, and the count does not matter.
-    unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+    // The read does not block, and the count does not matter.
+    rustix::io::read(fd, &mut [0_u8; 8]).ok();
 }
 
-/// # Safety
-/// `fd` is the result of a system call, and nothing else owns it.
-unsafe fn owned(fd: RawFd) -> io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the caller guarantees ownership, and it is a descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+fn timespec(span: Duration) -> Timespec {
+    Timespec::try_from(span).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
 }
 
 #[cfg(test)]

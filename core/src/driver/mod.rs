@@ -20,7 +20,6 @@ pub mod plugin_store;
 mod plugin_threads;
 pub mod random;
 pub mod rendezvous;
-pub mod reply;
 #[doc(hidden)]
 pub mod resolve;
 pub mod server;

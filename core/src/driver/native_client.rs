@@ -32,7 +32,6 @@ use crate::driver::clock::Clock;
 use crate::driver::event_loop::Waker;
 use crate::driver::last_try::{FailedTry, LastTry};
 use crate::driver::random::random_seed;
-use crate::driver::reply::{NoAnswer, Reply, ask};
 use crate::driver::socket::classify;
 use crate::driver::socket::endpoint_text;
 use crate::driver::threads;
@@ -54,6 +53,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_channel::{Sender, unbounded};
 use inbox::{Inbox, InboxLimit, Last, Weighted};
+use oneshot::RecvTimeoutError;
 use session::Session;
 use session_driver::EncodedRequest;
 use std::io;
@@ -186,10 +186,7 @@ impl Loss {
         peer: &str,
     ) -> NativeError {
         let mut message = self.message();
-        if let (Some(limit), Some(key)) = (self.key_limit(), keys.0) {
-            // The server's length includes the scope.
-            let beside = (key.len() - key.name().len()) as u64;
-            let (bytes, bytes_max) = (limit.0.saturating_sub(beside), limit.1.saturating_sub(beside));
+        if let Some((bytes, bytes_max)) = self.key_limit().filter(|_| keys.0.is_some()) {
             self.failure.cause = Cause::Limit(LimitError::Key { bytes, bytes_max });
             message = None;
         }
@@ -249,7 +246,7 @@ struct Submitted {
     token: CancelToken,
     /// Inbox for its pushes.
     inbox: Option<Arc<Inbox<OwnedFrame>>>,
-    reply: Reply<Result<OwnedFrame, Loss>>,
+    reply: oneshot::Sender<Result<OwnedFrame, Loss>>,
 }
 
 enum Command {
@@ -412,12 +409,12 @@ impl NativeClient {
         if token.is_cancelled() {
             return Err(error(Loss::cancelled()));
         }
-        let (reply, opened) = ask();
+        let (reply, opened) = oneshot::channel();
         let wait_mode = options.connect_timeout + options.timeouts.answer + THREAD_TIMEOUT;
         let client = Self::spawn(host, port, options, Some(reply))?;
         let given_up = client.clone();
         let _guard = token.on_cancel(move || given_up.abandon());
-        Err(error(match opened.wait(wait_mode) {
+        Err(error(match opened.recv_timeout(wait_mode) {
             _ if token.is_cancelled() => Loss::cancelled(),
             Ok(Ok(())) => return Ok(client),
             Ok(Err(ending)) => Loss::of_ending(ending),
@@ -429,7 +426,7 @@ impl NativeClient {
         host: &str,
         port: u16,
         options: NativeClientOptions,
-        opened: Option<Reply<Result<(), Ending>>>,
+        opened: Option<oneshot::Sender<Result<(), Ending>>>,
     ) -> Result<Self, NativeError> {
         let peer: Box<str> = endpoint_text(host, port).into();
         let answer_limits = Machine::answer_limits(&options.limits);
@@ -594,13 +591,13 @@ impl NativeClient {
         if let Some(&ending) = self.inner.shared.ending_cell.get() {
             return Err(Loss::of_ending(ending));
         }
-        let (reply, answer) = ask();
+        let (reply, answer) = oneshot::channel();
         // A spare waits until a round needs it.
         let slack = self.inner.options.answer_slack + THREAD_TIMEOUT;
         let limit = if encoded.is_join() { Duration::MAX } else { encoded.span + slack };
         let submitted = Submitted { encoded, token: token.clone(), inbox, reply };
         self.inner.thread.send(Command::Call(Box::new(submitted)));
-        match answer.wait(limit) {
+        match answer.recv_timeout(limit) {
             Ok(result) => result,
             Err(none) => Err(self.no_answer(none)),
         }
@@ -608,11 +605,15 @@ impl NativeClient {
 
     /// Makes the failure of a call that the session's thread did not answer: the session is over, or the thread
     /// hangs.
-    fn no_answer(&self, none: NoAnswer) -> Loss {
+    fn no_answer(&self, none: RecvTimeoutError) -> Loss {
         match (none, self.inner.shared.ending_cell.get()) {
             (_, Some(&ending)) => Loss::of_ending(ending),
             (none, None) => {
-                let kind = if none == NoAnswer::Closed { ErrorKind::ServerGone } else { ErrorKind::TimedOut };
+                let kind = if none == RecvTimeoutError::Disconnected {
+                    ErrorKind::ServerGone
+                } else {
+                    ErrorKind::TimedOut
+                };
                 Loss::of(plain(kind))
             }
         }

@@ -10,12 +10,12 @@ mod reactor;
 pub use listener::open as open_listener;
 pub use listener::{Family, StartError, StartErrorKind};
 
-use crate::driver::reply::{NoAnswer, ask};
 use crate::driver::socket::KeepAlive;
 use crate::driver::threads::{self, Thread, panic_text};
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
 use crossbeam_channel::{Sender, unbounded};
+use oneshot::RecvTimeoutError;
 use reactor::{Command, Reactor};
 use std::boxed::Box;
 use std::fmt;
@@ -25,6 +25,7 @@ use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
+use std::vec::Vec;
 
 /// Address or socket on which a server listens.
 #[derive(Debug)]
@@ -47,6 +48,8 @@ pub enum Listen {
 pub struct ServerOptions {
     /// Address or socket to listen on.
     pub listen: Listen,
+    /// Further addresses or sockets to listen on.
+    pub more: Vec<Listen>,
     /// Limits on all that the server keeps.
     pub limits: ServerLimits,
     /// Detection of silent hosts; `None` leaves it to the system's defaults.
@@ -59,6 +62,7 @@ impl fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerOptions")
             .field("listen", &self.listen)
+            .field("more", &self.more)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
     }
@@ -70,6 +74,7 @@ impl ServerOptions {
     pub fn on(host: &str, port: u16) -> Self {
         Self {
             listen: Listen::Address { host: host.to_string(), port, family: Family::AsGiven },
+            more: Vec::new(),
             limits: ServerLimits::default(),
             keep_alive: Some(KeepAlive::default()),
             observer: Box::new(|_| ()),
@@ -102,7 +107,7 @@ type FailureCell = Arc<OnceLock<ServerFailure>>;
 /// Running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
-    local_addr: SocketAddr,
+    local_addrs: Vec<SocketAddr>,
     commands: Sender<Command>,
     waker: Arc<mio::Waker>,
     thread: Mutex<Option<Thread>>,
@@ -116,10 +121,14 @@ impl Server {
     /// # Errors
     /// The reason why the server cannot listen there.
     pub fn start(options: ServerOptions) -> Result<Self, StartError> {
-        let listener = listener::open(&options.listen, options.keep_alive)?;
-        let local_addr = listener.local_addr().map_err(|cause| StartError::io(&options.listen, cause))?;
+        let (mut listeners, mut local_addrs) = (Vec::new(), Vec::new());
+        for listen in std::iter::once(&options.listen).chain(&options.more) {
+            let listener = listener::open(listen, options.keep_alive)?;
+            local_addrs.push(listener.local_addr().map_err(|cause| StartError::io(listen, cause))?);
+            listeners.push(listener);
+        }
         let (commands, inbox) = unbounded();
-        let mut reactor = Reactor::new(listener, options.limits, inbox, options.observer)
+        let mut reactor = Reactor::new(listeners, options.limits, inbox, options.observer)
             .map_err(|cause| StartError::io(&options.listen, cause))?;
         let (waker, failure_cell) = (reactor.waker(), FailureCell::default());
         let thread_failure = Arc::clone(&failure_cell);
@@ -133,15 +142,21 @@ impl Server {
             };
             thread_failure.set(failure).ok();
         });
-        let thread = thread.map_err(|cause| StartError::io(&Listen::on(local_addr), cause))?;
+        let thread = thread.map_err(|cause| StartError::io(&options.listen, cause))?;
         let thread_id = thread.id();
-        Ok(Self { local_addr, commands, waker, thread: Mutex::new(Some(thread)), thread_id, failure_cell })
+        Ok(Self { local_addrs, commands, waker, thread: Mutex::new(Some(thread)), thread_id, failure_cell })
     }
 
-    /// Returns the bound address, with the port that the system chose.
+    /// Returns the first bound address, with the port that the system chose.
     #[must_use]
-    pub const fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addrs[0]
+    }
+
+    /// Returns all bound addresses, in the order of the options.
+    #[must_use]
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        &self.local_addrs
     }
 
     /// Returns the reason why the server has ended; `None` while it runs.
@@ -161,12 +176,12 @@ impl Server {
     /// # Errors
     /// The reason why the server did not respond.
     pub fn stats(&self) -> Result<Stats, ServerFailure> {
-        let (reply, answer) = ask();
+        let (reply, answer) = oneshot::channel();
         self.send(Command::Stats(reply));
-        answer.wait(ANSWER_TIMEOUT).map_err(|none| match none {
-            NoAnswer::TimedOut => ServerFailure::Unresponsive,
+        answer.recv_timeout(ANSWER_TIMEOUT).map_err(|none| match none {
+            RecvTimeoutError::Timeout => ServerFailure::Unresponsive,
             // The reactor has been dropped, and its thread is about to set the reason.
-            NoAnswer::Closed => self.wait(),
+            RecvTimeoutError::Disconnected => self.wait(),
         })
     }
 

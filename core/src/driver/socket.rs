@@ -4,10 +4,14 @@ use crate::error::{Cause, ErrorKind};
 use crate::time::Duration;
 use alloc::format;
 use alloc::string::{String, ToString};
+use core::mem::MaybeUninit;
 use core::net::SocketAddr;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
-use std::os::fd::RawFd;
+use std::net::Shutdown;
+use std::os::fd::{BorrowedFd, RawFd};
 
 /// Settings that detect a silent peer while nothing is being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,32 +91,23 @@ pub fn finish_connect(socket: &Socket) -> io::Result<()> {
 }
 
 /// Waits until a descriptor is writable or has failed. Returns false when the time is up.
-pub(super) fn wait_writable(fd: RawFd, span: Duration) -> io::Result<bool> {
-    wait(fd, libc::POLLOUT, span)
+pub(super) fn wait_writable(fd: BorrowedFd<'_>, span: Duration) -> io::Result<bool> {
+    wait(fd, PollFlags::OUT, span)
 }
 
 /// Waits until a descriptor is readable or has failed. Returns false when the time is up.
-pub fn wait_readable(fd: RawFd, span: Duration) -> io::Result<bool> {
-    wait(fd, libc::POLLIN, span)
+pub fn wait_readable(fd: BorrowedFd<'_>, span: Duration) -> io::Result<bool> {
+    wait(fd, PollFlags::IN, span)
 }
 
-fn wait(fd: RawFd, events: libc::c_short, span: Duration) -> io::Result<bool> {
+fn wait(fd: BorrowedFd<'_>, events: PollFlags, span: Duration) -> io::Result<bool> {
     let began = std::time::Instant::now();
     loop {
-        let left = span.saturating_sub(began.elapsed());
-        let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-        let mut watched = libc::pollfd { fd, events, revents: 0 };
-        // SAFETY: one valid `pollfd`.
-        match unsafe { libc::poll(&raw mut watched, 1, millis) } {
-            0 if left <= Duration::from_millis(i32::MAX as u64) => return Ok(false),
-            0 => {}
-            1.. => return Ok(true),
-            _ => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
+        // None is for ever: the span has more seconds than the system can count.
+        let left = Timespec::try_from(span.saturating_sub(began.elapsed())).ok();
+        match poll(&mut [PollFd::from_borrowed_fd(fd, events)], left.as_ref()) {
+            Err(Errno::INTR) => {}
+            found => return Ok(found? > 0),
         }
     }
 }
@@ -129,14 +124,11 @@ pub enum Idle {
 }
 
 /// Returns the state of a connection without reading from it.
-pub fn look(fd: RawFd) -> Idle {
-    let mut byte = 0_u8;
-    // SAFETY: one byte of space; the flags make the call return at once and consume nothing.
-    match unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
-        1.. => Idle::Unread,
-        0 => Idle::Ended,
-        _ if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => Idle::Silent,
-        _ => Idle::Ended,
+pub fn look(socket: &Socket) -> Idle {
+    match socket.recv_with_flags(&mut [MaybeUninit::uninit()], libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(1..) => Idle::Unread,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Idle::Silent,
+        Ok(0) | Err(_) => Idle::Ended,
     }
 }
 
@@ -159,9 +151,11 @@ pub fn is_newcomers_fault(error: &io::Error) -> bool {
 }
 
 /// Shuts a connection down in both directions, so that threads blocked on it return.
-pub fn shut_down(fd: RawFd) {
-    // SAFETY: a number and a flag; a failure means that the connection has ended already.
-    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+pub(super) fn shut_down(fd: RawFd) {
+    // SAFETY: the pool forgets a socket before it is closed.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    // A failure means that the connection has ended already.
+    SockRef::from(&fd).shutdown(Shutdown::Both).ok();
 }
 
 /// Returns the kind and the cause of a call that failed with this socket error.

@@ -19,8 +19,9 @@ use crate::driver::native_client::{NativeClient, NativeClientOptions};
 use crate::driver::native_store::NativeStore;
 use crate::driver::store_client::{Client, StoreOptions};
 use crate::driver::take::{List, NoValue, OneValue, Take, strip_scope};
-use crate::error::{Cause, Effect, ErrorKind, Failure, Operation, Phase};
+use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::store::call::{Call, Outcome, WaitMode};
+use crate::store::clue::{CLUE_TIMEOUT, Clue};
 use crate::store::number::parse_leading;
 use crate::store::op::{Key, Keys, Pairs, Request};
 use crate::time::Duration;
@@ -204,6 +205,30 @@ impl Store {
         self.canceller.cancel();
     }
 
+    /// Performs a request whose keys include [`Store::scope`]. The values of the response go to `take`, listed keys
+    /// without the scope.
+    ///
+    /// # Errors
+    /// Those of the method that is named as the request.
+    pub fn request(
+        &self,
+        request: Request<'_>,
+        timeout: Timeout,
+        take: &mut dyn Take,
+    ) -> Result<Outcome, CallError> {
+        match request {
+            Request::Barrier { key, world_size } => {
+                self.barrier(key.name(), world_size, timeout).map(|()| Outcome::Released)
+            }
+            Request::ListKeys => {
+                let keys = self.list_keys(timeout)?;
+                keys.iter().for_each(|key| take.whole(key));
+                Ok(Outcome::Values(keys.len() as u64))
+            }
+            request => self.call(request, timeout, take),
+        }
+    }
+
     /// Stores a value. The store has it when this returns.
     ///
     /// # Errors
@@ -232,8 +257,8 @@ impl Store {
     /// Adds to the number under a key (0 if the key is absent) and returns the sum.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when the value is not a number; over TCP [`ErrorKind::ServerGone`], since the
-    /// server then closes the connection.
+    /// [`ErrorKind::InvalidArgument`] when the value is not a number. A c10d server then closes the connection, and
+    /// the value is read over another one to find out why.
     pub fn add(&self, key: &[u8], delta: i64, timeout: Timeout) -> Result<i64, CallError> {
         self.number(Request::Add { key: self.key(key), delta }, timeout)
     }
@@ -359,34 +384,25 @@ impl Store {
     pub fn barrier(&self, key: &[u8], world_size: i64, timeout: Timeout) -> Result<(), CallError> {
         match self.barrier_method {
             BarrierMethod::Native => {
-                let (token, key) = (self.canceller.token(), self.key(key));
-                let span = self.span(timeout, &token);
-                let call = Call::Store(Request::Barrier { key, world_size }, span.wait_mode);
-                let met = self.finish(&call, span, &mut NoValue).map(drop);
-                met.map_err(|error| self.with_arrivals(error, key, world_size, &token))
+                self.plain(Request::Barrier { key: self.key(key), world_size }, timeout).map(drop)
             }
             BarrierMethod::ByKeys => self.meet_by_keys(Operation::Barrier, key, world_size, timeout),
         }
     }
 
-    /// Adds to a barrier's timeout how many participants arrived, which the store counts under `counter`.
+    /// Adds the cause to an error, where a value of the store tells it.
     #[cold]
-    fn with_arrivals(
-        &self,
-        error: CallError,
-        counter: Key<'_>,
-        world_size: i64,
-        token: &CancelToken,
-    ) -> CallError {
-        if error.kind() != ErrorKind::TimedOut || error.failure().effect != Effect::Kept {
-            return error;
+    fn explained(&self, error: CallError, call: &Call<'_>, token: &CancelToken) -> CallError {
+        let Some(clue) = Clue::of(call, &error.failure()) else { return error };
+        let (began, mut value) = (self.clock.now(), Vec::new());
+        let span = Span { began, deadline: began + CLUE_TIMEOUT, wait_mode: WaitMode::Once, token };
+        match self.perform(&clue.call(), span, &mut OneValue(&mut value)) {
+            Ok(Outcome::Value) => {
+                let failure = clue.explain(error.failure(), &value);
+                error.with_failure(failure)
+            }
+            _ => error,
         }
-        let began = self.clock.now();
-        let span = Span { deadline: began + COUNT_TIMEOUT, began, wait_mode: WaitMode::Once, token };
-        let (look, mut count) = (Request::Get { key: counter }, Vec::new());
-        let found = self.perform(&Call::Store(look, WaitMode::Once), span, &mut OneValue(&mut count));
-        let arrived = found.ok().filter(|&outcome| outcome == Outcome::Value).and(parse_leading(&count));
-        error.with_message(arrived.map(|arrived| format!("{arrived} of {world_size} have arrived").into()))
     }
 
     /// As [`Store::barrier`], but with plain keys under `key` on every kind of store.
@@ -423,7 +439,8 @@ impl Store {
             let effect = barrier.effect_when_given_up(refusal.failure.effect);
             let refusal = Refusal { failure: Failure { effect, ..refusal.failure }, ..refusal };
             let error = self.error(operation, (Some(key), 1), refusal, span);
-            self.with_arrivals(error, key.with_suffix(COUNTER_SUFFIX), world_size, &token)
+            let arrival = Request::Barrier { key: key.with_suffix(COUNTER_SUFFIX), world_size };
+            self.explained(error, &Call::Store(arrival, span.wait_mode), &token)
         })
     }
 
@@ -540,7 +557,7 @@ impl Store {
             },
             Err(refusal) => refusal,
         };
-        Err(self.error(call.operation(), call.keys(), refusal, span))
+        Err(self.explained(self.error(call.operation(), call.keys(), refusal, span), call, span.token))
     }
 
     fn perform(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Refusal> {
@@ -581,9 +598,6 @@ fn canceller_of(backend: &Arc<dyn Backend>, token: &CancelToken) -> Canceller {
     let backend = Arc::clone(backend);
     Canceller::of(token, Some(Arc::new(move || backend.wake())))
 }
-
-/// Timeout of counting the participants of a barrier, which only improves an error message.
-const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Makes the error of an operation that only the native protocol has, on another kind of store.
 #[cold]

@@ -37,7 +37,7 @@ pub struct StoreOptions {
     /// Timeout of the first connection, with all its attempts.
     pub connect_timeout: Duration,
     /// Timeout of the server's response to a call that does not wait.
-    pub answer_timeout: Duration,
+    pub response_timeout: Duration,
     /// Prefix of every key on the wire; PyTorch's clients use `/`.
     pub scope: Box<[u8]>,
     /// Keepalive of the connections; `None`: no keepalive.
@@ -57,7 +57,7 @@ impl Default for StoreOptions {
         Self {
             timeout: Duration::from_secs(300),
             connect_timeout: Duration::from_secs(300),
-            answer_timeout: Duration::from_secs(30),
+            response_timeout: Duration::from_secs(30),
             scope: b"/"[..].into(),
             keep_alive: Some(KeepAlive::default()),
             dial: DialOptions::default(),
@@ -72,7 +72,7 @@ impl StoreOptions {
     /// Returns the default timeouts of calls.
     #[must_use]
     pub const fn timeouts(&self) -> Timeouts {
-        Timeouts { call: self.timeout, answer: self.answer_timeout }
+        Timeouts { call: self.timeout, answer: self.response_timeout }
     }
 
     /// Resolves [`StoreOptions::connect_timeout`]: returns the time until the deadline, and how often each address is

@@ -1,7 +1,6 @@
 //! Folder for temporary files.
 
-use alloc::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
+use rustix::fs::{Access, access};
 use std::path::{Path, PathBuf};
 
 /// Folder that every POSIX system has for temporary files.
@@ -17,9 +16,7 @@ pub fn temporary_folder() -> PathBuf {
 }
 
 fn is_usable(folder: &Path) -> bool {
-    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else { return false };
-    // SAFETY: `path` ends with a zero and lives during the call.
-    folder.is_dir() && unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } == 0
+    folder.is_dir() && access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
 #[cfg(test)]

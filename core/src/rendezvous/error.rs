@@ -43,7 +43,7 @@ impl fmt::Display for Backing {
 /// The cause of a [`RendezvousError`], from any layer.
 pub type Inner = Box<dyn Error + Send + Sync>;
 
-/// Error of a rendezvous. The text of a connection error refers to its [`Error::source`].
+/// Error of a rendezvous. The text of a connection error contains that of its [`Error::source`].
 #[derive(Debug, thiserror::Error)]
 pub enum RendezvousError {
     /// The rendezvous is closed, for good.
@@ -73,7 +73,7 @@ pub enum RendezvousError {
         timeout: Duration,
     },
     /// The backend cannot be reached.
-    #[error("The connection to {backing} has failed. See inner exception for details.")]
+    #[error("The connection to {backing} has failed: {inner}")]
     Connection {
         /// The service that cannot be reached.
         backing: Backing,
@@ -192,13 +192,13 @@ mod tests {
             (
                 connection(Backing::Server),
                 RendezvousErrorKind::Connection,
-                "The connection to the rendezvous server has failed. See inner exception for details.",
+                "The connection to the rendezvous server has failed: no route",
                 Some("no route"),
             ),
             (
                 connection(Backing::NodeZero),
                 RendezvousErrorKind::Connection,
-                "The connection to node 0, which hosts the store, has failed. See inner exception for details.",
+                "The connection to node 0, which hosts the store, has failed: no route",
                 Some("no route"),
             ),
             (

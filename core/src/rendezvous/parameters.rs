@@ -1,6 +1,7 @@
 //! The parameters with which a node asks for a handler.
 
 use super::integer::parse_integer;
+use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -73,6 +74,21 @@ impl Config {
 
 /// Options that PyTorch's launcher, or a job script for it, passes to every backend.
 const GIVEN_TO_ALL: &[&str] = &["timeout", "rank", "local_world_size", "use_libuv"];
+
+/// Options of the backends `rdzv` and `static` that are durations in seconds.
+pub const DURATIONS: &[&str] = &[
+    "timeout",
+    "join_timeout",
+    "last_call_timeout",
+    "close_timeout",
+    "heartbeat_timeout",
+    "read_timeout",
+    "keep_alive_interval",
+    "grace",
+    "cool_down_window",
+    "cool_down_pause",
+    "cool_down_pause_max",
+];
 
 /// Invalid parameters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -275,6 +291,17 @@ impl RendezvousParameters {
             Some(ConfigValue::Text(text)) => parse_integer(text).ok(),
         };
         value.map(Some).ok_or_else(|| ParametersError::NotInt { key: key.into() })
+    }
+}
+
+/// Returns a duration that is given as a number with a fraction, of a millisecond or more. `None` for anything else,
+/// which is read as an integer.
+pub(super) fn fractional_seconds(parameters: &RendezvousParameters, key: &str) -> Option<Duration> {
+    match parameters.config.get(key) {
+        Some(&ConfigValue::Float(seconds)) if (0.001..=f64::from(u32::MAX)).contains(&seconds) => {
+            Duration::try_from_secs_f64(seconds).ok()
+        }
+        _ => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Settings of the `rdzv` backend, read from its parameters.
 
-use super::parameters::{ConfigValue, ParametersError, RendezvousParameters};
+use super::parameters::{ConfigValue, ParametersError, RendezvousParameters, fractional_seconds};
 use super::parse::{Endpoint, EndpointError};
 use super::timeouts::{TimeoutError, Timeouts};
 use crate::time::Duration;
@@ -155,12 +155,12 @@ impl RdzvSettings {
         }
         parameters.check_known(OPTIONS)?;
         let read = Reader(parameters);
-        let timeouts = Timeouts::from_seconds(
-            read.number("join_timeout", 600)?,
-            read.number("last_call_timeout", 30)?,
-            read.number("close_timeout", 30)?,
-            read.number("heartbeat_timeout", 5)?,
-        )?;
+        let timeouts = Timeouts {
+            join: read.timeout("join_timeout", "join", 600)?,
+            last_call: read.timeout("last_call_timeout", "last_call", 30)?,
+            close: read.timeout("close_timeout", "close", 30)?,
+            heartbeat: read.timeout("heartbeat_timeout", "heartbeat", 5)?,
+        };
         let hosting = match parameters.get_as_bool("is_host", None)? {
             Some(true) => Hosting::Here,
             Some(false) => Hosting::Stored,
@@ -256,13 +256,23 @@ impl Reader<'_> {
         ranged(key, self.number(key, default)?, least, u32::MAX.into())
     }
 
+    fn timeout(&self, key: &'static str, which: &'static str, default: i64) -> Result<Duration, RdzvError> {
+        match fractional_seconds(self.0, key) {
+            Some(span) => Ok(span),
+            None => Ok(Timeouts::from_seconds(which, self.number(key, default)?)?),
+        }
+    }
+
     fn seconds(&self, key: &'static str, default: i64, least: i64) -> Result<Duration, RdzvError> {
-        Ok(Duration::from_secs(self.count(key, default, least)?.into()))
+        match fractional_seconds(self.0, key) {
+            Some(span) => Ok(span),
+            None => Ok(Duration::from_secs(self.count(key, default, least)?.into())),
+        }
     }
 
     /// Reads seconds, and returns them in milliseconds.
     fn millis(&self, key: &'static str, default: i64) -> Result<u64, RdzvError> {
-        Ok(u64::from(self.count(key, default, 0)?) * 1000)
+        Ok(u64::try_from(self.seconds(key, default, 0)?.as_millis()).unwrap_or(u64::MAX))
     }
 
     fn flag(&self, key: &'static str, default: bool) -> Result<bool, RdzvError> {

@@ -1,6 +1,6 @@
 //! Settings of the `static` backend, read from its parameters: node ranks are given, and node 0 hosts the store.
 
-use super::parameters::{ConfigValue, ParametersError, RendezvousParameters};
+use super::parameters::{ConfigValue, ParametersError, RendezvousParameters, fractional_seconds};
 use super::parse::{Endpoint, EndpointError};
 use super::store_info::RendezvousStoreInfo;
 use crate::time::Duration;
@@ -105,8 +105,9 @@ impl StaticSettings {
             return Err(StaticError::RankRange { rank, world_size });
         }
         let timeout_s = parameters.get_as_int("timeout", None)?.unwrap_or(TIMEOUT_DEFAULT_S);
-        let timeout = u64::try_from(timeout_s).ok().filter(|&seconds| seconds > 0);
-        let timeout = Duration::from_secs(timeout.ok_or(StaticError::Timeout { timeout_s })?);
+        let whole = u64::try_from(timeout_s).ok().filter(|&seconds| seconds > 0).map(Duration::from_secs);
+        let timeout = fractional_seconds(parameters, "timeout").or(whole);
+        let timeout = timeout.ok_or(StaticError::Timeout { timeout_s })?;
         let listen_host = match parameters.config.get("listen_host") {
             Some(ConfigValue::Text(host)) => Some(host.clone()),
             _ => None,

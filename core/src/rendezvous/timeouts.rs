@@ -25,21 +25,15 @@ impl Timeouts {
         heartbeat: Duration::from_secs(5),
     };
 
-    /// Creates timeouts from whole seconds, as configurations have them.
+    /// Returns the timeout that is called `which`, from whole seconds.
     ///
     /// # Errors
-    /// A timeout is not positive.
-    pub fn from_seconds(join: i64, last_call: i64, close: i64, heartbeat: i64) -> Result<Self, TimeoutError> {
-        let positive = |which, seconds| match u64::try_from(seconds) {
+    /// It is not positive.
+    pub fn from_seconds(which: &'static str, seconds: i64) -> Result<Duration, TimeoutError> {
+        match u64::try_from(seconds) {
             Ok(whole @ 1..) => Ok(Duration::from_secs(whole)),
             _ => Err(TimeoutError { which, seconds }),
-        };
-        Ok(Self {
-            join: positive("join", join)?,
-            last_call: positive("last_call", last_call)?,
-            close: positive("close", close)?,
-            heartbeat: positive("heartbeat", heartbeat)?,
-        })
+        }
     }
 }
 
@@ -81,16 +75,14 @@ mod tests {
 
     #[test]
     fn timeouts_are_positive_seconds() {
-        assert_eq!(Timeouts::from_seconds(600, 30, 30, 5), Ok(Timeouts::DEFAULT));
-        let text = |timeouts: Result<Timeouts, TimeoutError>| timeouts.expect_err("not positive").to_string();
-        assert_eq!(text(Timeouts::from_seconds(0, 1, 1, 1)), "The join timeout (0:00:00) must be positive.");
-        assert_eq!(
-            text(Timeouts::from_seconds(1, 1, -1, 1)),
-            "The close timeout (-1 day, 23:59:59) must be positive."
-        );
-        assert_eq!(
-            text(Timeouts::from_seconds(1, 1, 1, -90_061)),
-            "The heartbeat timeout (-2 days, 22:58:59) must be positive."
-        );
+        assert_eq!(Timeouts::from_seconds("join", 600), Ok(Timeouts::DEFAULT.join));
+        for (which, seconds, text) in [
+            ("join", 0, "The join timeout (0:00:00) must be positive."),
+            ("close", -1, "The close timeout (-1 day, 23:59:59) must be positive."),
+            ("heartbeat", -90_061, "The heartbeat timeout (-2 days, 22:58:59) must be positive."),
+        ] {
+            let error = Timeouts::from_seconds(which, seconds).expect_err("not positive");
+            assert_eq!(error.to_string(), text);
+        }
     }
 }

@@ -135,11 +135,9 @@ impl<'a> Call<'a> {
     /// The limit that is exceeded. A server would close the connection.
     pub fn check_limits(&self, limits: &FrameLimits) -> Result<(), LimitError> {
         let key_fits = |key: crate::store::op::Key<'_>| {
-            if key.len() as u64 <= limits.key_bytes_max {
-                return Ok(());
-            }
-            let (bytes, beside) = (key.name().len() as u64, (key.len() - key.name().len()) as u64);
-            Err(LimitError::Key { bytes, bytes_max: limits.key_bytes_max.saturating_sub(beside) })
+            let bytes = key.len() as u64;
+            let bytes_max = limits.key_bytes_max;
+            if bytes <= bytes_max { Ok(()) } else { Err(LimitError::Key { bytes, bytes_max }) }
         };
         let value_fits = |value: &[u8]| {
             let bytes = value.len() as u64;

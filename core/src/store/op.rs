@@ -122,8 +122,8 @@ pub struct Pairs<'a>(List<'a, (&'a [u8], &'a [u8])>);
 
 #[derive(Clone, Copy)]
 enum List<'a, T> {
-    /// `count` consecutive elements, each after its length as a little-endian `u64`.
-    Packed { count: usize, bytes: &'a [u8] },
+    /// `count` consecutive elements, each after its length as a little-endian `u64`; all keys have the same scope.
+    Packed { scope: &'a [u8], count: usize, bytes: &'a [u8] },
     /// A caller's slice; all keys have the same scope.
     Slice { scope: &'a [u8], items: &'a [T] },
 }
@@ -133,7 +133,13 @@ impl<'a> Keys<'a> {
     /// of `bytes`.
     #[must_use]
     pub const fn packed(count: usize, bytes: &'a [u8]) -> Self {
-        Self { list: List::Packed { count, bytes }, one: Key::raw(b""), has_one: false }
+        Self::packed_scoped(b"", count, bytes)
+    }
+
+    /// Creates a list of `count` encoded keys, each with the scope `scope`.
+    #[must_use]
+    pub const fn packed_scoped(scope: &'a [u8], count: usize, bytes: &'a [u8]) -> Self {
+        Self { list: List::Packed { scope, count, bytes }, one: Key::raw(b""), has_one: false }
     }
 
     /// Creates a list of the keys `names`, each with the scope `scope`.
@@ -167,10 +173,10 @@ impl<'a> Keys<'a> {
     /// Returns the keys in order.
     pub fn iter(&self) -> impl Iterator<Item = Key<'a>> + use<'a> {
         let (scope, items, mut packed) = match self.list {
-            List::Packed { bytes, .. } => (&[][..], &[][..], bytes),
+            List::Packed { scope, bytes, .. } => (scope, &[][..], bytes),
             List::Slice { scope, items } => (scope, items, &[][..]),
         };
-        let unpack = core::iter::from_fn(move || split_packed(&mut packed).map(Key::raw));
+        let unpack = core::iter::from_fn(move || Some(Key::scoped(scope, split_packed(&mut packed)?)));
         let listed = items.iter().map(move |name| Key::scoped(scope, name)).chain(unpack);
         self.has_one.then_some(self.one).into_iter().chain(listed)
     }
@@ -180,7 +186,13 @@ impl<'a> Pairs<'a> {
     /// Creates a list of `count` pairs encoded in a frame. Iteration stops at the end of `bytes`.
     #[must_use]
     pub const fn packed(count: usize, bytes: &'a [u8]) -> Self {
-        Self(List::Packed { count, bytes })
+        Self::packed_scoped(b"", count, bytes)
+    }
+
+    /// Creates a list of `count` encoded pairs, each key with the scope `scope`.
+    #[must_use]
+    pub const fn packed_scoped(scope: &'a [u8], count: usize, bytes: &'a [u8]) -> Self {
+        Self(List::Packed { scope, count, bytes })
     }
 
     /// Creates a list of the pairs `items`, each key with the scope `scope`.
@@ -207,12 +219,12 @@ impl<'a> Pairs<'a> {
     /// Returns the pairs in order.
     pub fn iter(&self) -> impl Iterator<Item = (Key<'a>, &'a [u8])> + use<'a> {
         let (scope, items, mut packed) = match self.0 {
-            List::Packed { bytes, .. } => (&[][..], &[][..], bytes),
+            List::Packed { scope, bytes, .. } => (scope, &[][..], bytes),
             List::Slice { scope, items } => (scope, items, &[][..]),
         };
         let unpack = core::iter::from_fn(move || {
             let key = split_packed(&mut packed)?;
-            Some((Key::raw(key), split_packed(&mut packed)?))
+            Some((Key::scoped(scope, key), split_packed(&mut packed)?))
         });
         items.iter().map(move |&(name, value)| (Key::scoped(scope, name), value)).chain(unpack)
     }
@@ -324,6 +336,9 @@ mod tests {
         assert_eq!(Keys::packed(2, &packed), Keys::scoped(b"/", &names));
         assert_eq!(Keys::packed(2, &packed[..packed.len() - 1]).iter().count(), 1);
         assert_eq!(Pairs::packed(1, &packed).iter().count(), 1);
+        assert_eq!(Keys::packed_scoped(b"/x", 2, &packed), Keys::scoped(b"/x/", &names));
+        let pair = Pairs::packed_scoped(b"/x", 1, &packed).iter().next().expect("a pair");
+        assert_eq!(pair, (Key::raw(b"/x/a"), &b"/"[..]));
         let one = Keys::one(Key::scoped(b"/", b"a"));
         assert_eq!((one.len(), one), (1, Keys::scoped(b"/", &names[..1])));
     }

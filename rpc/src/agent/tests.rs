@@ -476,10 +476,10 @@ fn nobody_begins_where_the_leader_did_not_hear_from_all() {
     world.end(2);
     world.run_for(100_000);
     assert!(world.nodes.iter().all(|node| node.joined_at.is_none()));
-    assert_eq!(world.error(0), "5 of 6 workers called a (id 0) in 60s; missing: c (id 2)");
+    assert_eq!(world.error(0), "5 of 6 workers called a (id 0) in 60.0 s; missing: c (id 2)");
     assert_eq!(
         world.error(1),
-        "a (id 0), which all workers must call before the group starts: 5 of 6 workers called a (id 0) in 60s; missing: c (id 2)"
+        "a (id 0), which all workers must call before the group starts: 5 of 6 workers called a (id 0) in 60.0 s; missing: c (id 2)"
     );
 }
 
@@ -498,7 +498,7 @@ fn who_calls_the_leader_twice_counts_once() {
     world.input(0, Input::Called(1_000_000, again));
     assert_eq!(world.nodes[0].agent.life, Life::Meeting);
     world.run_for(100_000);
-    assert_eq!(world.error(0), "2 of 3 workers called a (id 0) in 60s; missing: c (id 2)");
+    assert_eq!(world.error(0), "2 of 3 workers called a (id 0) in 60.0 s; missing: c (id 2)");
 }
 
 #[test]

@@ -13,7 +13,8 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use rendezvous_core::time::{Duration, Instant, Seconds};
+use rendezvous_core::error::Span;
+use rendezvous_core::time::{Duration, Instant};
 
 /// Reason why a request ended without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -501,7 +502,7 @@ impl Callee {
             }
             let Some(request) = self.take(call) else { continue };
             if request.kind == CallKind::Responded && request.answer_event == Responded::No {
-                let text = format!("no byte came in {}s", Seconds(self.limits.stall_timeout));
+                let text = format!("no byte came in {}", Span(self.limits.stall_timeout));
                 self.respond(call, Status::Stalled, &text);
             }
             self.events.push_back(CalleeEvent::Over(call, Ending::Stalled));

@@ -19,7 +19,8 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use rendezvous_core::time::{Duration, Instant, Seconds};
+use rendezvous_core::error::Span;
+use rendezvous_core::time::{Duration, Instant};
 
 /// A call to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -541,7 +542,7 @@ impl Caller {
         if now >= self.line.began + limit {
             match self.state {
                 LineState::Connecting => {
-                    let message = format!("no connection in {}s", Seconds(limit));
+                    let message = format!("no connection in {}", Span(limit));
                     return self.unreachable(&ConnectionError::Unreachable(message.into()));
                 }
                 LineState::Greeting => return self.lost(ConnectionError::NoGreeting(limit)),

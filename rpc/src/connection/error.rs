@@ -8,7 +8,8 @@ use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::format;
 use core::fmt;
-use rendezvous_core::time::{Duration, Seconds};
+use rendezvous_core::error::Span;
+use rendezvous_core::time::Duration;
 use rendezvous_core::wire::choice::open_choice;
 
 open_choice! {
@@ -87,13 +88,13 @@ pub enum ConnectionError {
         message: Box<str>,
     },
     /// The handshake was not complete in time.
-    #[error("no greeting in {}s", Seconds(*.0))]
+    #[error("no greeting in {}", Span(*.0))]
     NoGreeting(Duration),
     /// Nothing was received from the peer, not even the response to a ping.
-    #[error("nothing received in {}s", Seconds(*.0))]
+    #[error("nothing received in {}", Span(*.0))]
     Silent(Duration),
     /// The peer sent a part of a frame and nothing more.
-    #[error("no byte of the rest of a frame came in {}s", Seconds(*.0))]
+    #[error("no byte of the rest of a frame came in {}", Span(*.0))]
     Stalled(Duration),
     /// The connection was lost.
     #[error("the connection ended: {0}")]
@@ -269,15 +270,15 @@ struct Late(Duration, CallPhase);
 
 impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let span = Seconds(self.0);
+        let span = Span(self.0);
         match self.1 {
-            CallPhase::Connecting => write!(f, "not sent in {span}s: there is no connection yet"),
-            CallPhase::Queued => write!(f, "not sent in {span}s"),
-            CallPhase::InFlight => write!(f, "no answer in {span}s"),
+            CallPhase::Connecting => write!(f, "not sent in {span}: there is no connection yet"),
+            CallPhase::Queued => write!(f, "not sent in {span}"),
+            CallPhase::InFlight => write!(f, "no answer in {span}"),
             CallPhase::Exhausted(PoolLoad { threads, waiting }) => {
                 write!(
                     f,
-                    "no answer in {span}s: all of its handler threads ({threads}) were busy, and requests "
+                    "no answer in {span}: all of its handler threads ({threads}) were busy, and requests "
                 )?;
                 write!(f, "({waiting}) waited for one")
             }

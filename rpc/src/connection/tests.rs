@@ -302,14 +302,15 @@ fn a_late_call_says_that_no_handler_thread_was_free() {
     assert_eq!(pair.caller.poll_timeout(), Some(at(400)));
     pair.now = at(400);
     pair.caller.tick(pair.now);
-    let late = "no answer in 0.4s: all of its handler threads (2) were busy, and requests (7) waited for one";
+    let late =
+        "no answer in 400 ms: all of its handler threads (2) were busy, and requests (7) waited for one";
     pair.expect(&[&format!("failed 1: h at b (id 2): {late}"), "over 1 Cancelled"]);
     assert_eq!(pair.pings, 2);
     // Threads are free again, and the earlier report does not count any more.
     pair.load = None;
     pair.now = at(420);
     pair.caller.tick(pair.now);
-    let late = late.replace("0.4s", "0.42s");
+    let late = late.replace("400 ms", "420 ms");
     pair.expect(&[&format!("failed 2: h at b (id 2): {late}"), "over 2 Cancelled"]);
     pair.now = at(1500);
     pair.caller.tick(pair.now);
@@ -317,7 +318,7 @@ fn a_late_call_says_that_no_handler_thread_was_free() {
     assert_eq!(pair.pings, 3);
     pair.now = at(2000);
     pair.caller.tick(pair.now);
-    pair.expect(&["failed 3: h at b (id 2): no answer in 2s", "over 3 Cancelled"]);
+    pair.expect(&["failed 3: h at b (id 2): no answer in 2.0 s", "over 3 Cancelled"]);
     // For a one-way call, and for one without a deadline, the load is not requested.
     pair.begin(NewCall { kind: CallKind::OneWay, ..call(4000) }).expect("made");
     assert_eq!(pair.caller.poll_timeout(), Some(at(4000)));
@@ -342,7 +343,7 @@ fn deadlines_pass_at_both_ends() {
     pair.caller.tick(NOW + Duration::from_millis(499));
     pair.expect(&[]);
     pair.caller.tick(NOW + Duration::from_millis(500));
-    pair.expect(&["failed 1: slow at b (id 2): no answer in 0.5s", "over 1 Cancelled"]);
+    pair.expect(&["failed 1: slow at b (id 2): no answer in 500 ms", "over 1 Cancelled"]);
     // If the callee notices first, the caller gets the same error.
     pair.begin(call).expect("made");
     pair.run();
@@ -350,10 +351,10 @@ fn deadlines_pass_at_both_ends() {
     assert_eq!(pair.callee.poll_timeout(), Some(NOW + Duration::from_millis(501)));
     pair.now = NOW + Duration::from_millis(501);
     pair.callee.tick(pair.now);
-    pair.expect(&["over 2 Deadline", "failed 2: slow at b (id 2): no answer in 0.501s"]);
+    pair.expect(&["over 2 Deadline", "failed 2: slow at b (id 2): no answer in 501 ms"]);
     let late = NewCall { deadline: Some(NOW), ..call };
     let error = pair.begin(late).expect_err("too late");
-    assert_eq!(error.to_string(), "not sent in 0s");
+    assert_eq!(error.to_string(), "not sent in 0 ms");
 }
 
 #[test]
@@ -434,9 +435,9 @@ fn what_a_worker_said_of_its_load_long_ago_explains_no_late_call() {
     assert_eq!(
         pair.take_log(),
         [
-            &format!("failed 1: h at b (id 2): no answer in 0.4s: {busy}"),
-            &format!("failed 2: h at b (id 2): no answer in 0.401s: {busy}"),
-            "failed 3: h at b (id 2): no answer in 1s",
+            &format!("failed 1: h at b (id 2): no answer in 400 ms: {busy}"),
+            &format!("failed 2: h at b (id 2): no answer in 401 ms: {busy}"),
+            "failed 3: h at b (id 2): no answer in 1.0 s",
         ]
     );
 }

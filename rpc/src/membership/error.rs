@@ -9,7 +9,8 @@ use crate::name::{WorkerInfo, WorkerName};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
-use rendezvous_core::time::{Duration, Seconds};
+use rendezvous_core::error::Span;
+use rendezvous_core::time::Duration;
 
 /// Maximum number of absent members that an error lists; the others are counted.
 pub const ABSENT_LISTED_MAX: usize = 16;
@@ -240,7 +241,7 @@ pub enum MembershipError {
     #[error("{} was changed by others without the token", super::keys::ALL_WORKERS)]
     Contended,
     /// Not all members joined by the deadline.
-    #[error("{arrived} of {world_size} workers joined in {}s; missing: {absent}", Seconds(.absent.waited))]
+    #[error("{arrived} of {world_size} workers joined in {}; missing: {absent}", Span(.absent.waited))]
     Absent {
         /// Number of members that joined.
         arrived: usize,
@@ -251,8 +252,8 @@ pub enum MembershipError {
     },
     /// Not all members finished by the deadline.
     #[error(
-        "{arrived} of {world_size} workers finished their calls in {}s; still busy, or dead: {absent}",
-        Seconds(.absent.waited)
+        "{arrived} of {world_size} workers finished their calls in {}; still busy, or dead: {absent}",
+        Span(.absent.waited)
     )]
     AbsentAtShutdown {
         /// Number of members that finished.
@@ -278,7 +279,7 @@ pub enum MembershipError {
         message: Box<str>,
     },
     /// Members of a static group did not call its leader in time.
-    #[error("{arrived} of {world_size} workers called {leader} in {}s; missing: {absent}", Seconds(.absent.waited))]
+    #[error("{arrived} of {world_size} workers called {leader} in {}; missing: {absent}", Span(.absent.waited))]
     NotMet {
         /// The leader: the member with the first name.
         leader: WorkerInfo,

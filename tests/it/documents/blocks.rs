@@ -13,7 +13,7 @@ fn documents() -> Vec<String> {
 
 /// A block of code.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(crate) struct Block {
     /// The document, by its path in the repository.
     pub(super) document: String,
     /// The number of its first line of code.
@@ -21,7 +21,7 @@ pub(super) struct Block {
     /// What the fence says; empty for indented blocks.
     pub(super) language: String,
     /// Its lines, without what indents all of them.
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 impl Block {
@@ -45,7 +45,7 @@ pub(super) fn blocks() -> Vec<Block> {
 
 /// The block of a document whose first line begins with this text.
 #[track_caller]
-pub(super) fn block(document: &str, begins: &str) -> Block {
+pub(crate) fn block(document: &str, begins: &str) -> Block {
     let mut found: Vec<Block> = blocks()
         .into_iter()
         .filter(|block| block.document == document && block.begins_with(begins))

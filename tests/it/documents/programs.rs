@@ -104,7 +104,7 @@ fn the_commands_of_the_guide_do_what_it_says() {
 #[test]
 fn nodes_of_the_guide_stay_in_one_round_while_all_are_well() {
     // The round forms when both are there, and does not wait half a minute for a third one.
-    let body = block("docs/rendezvous.md", "auto parameters")
+    let body = block("docs/rendezvous.md", "rdzv::rendezvous_parameters parameters")
         .text
         .replace("\"head-node:29400\"", "endpoint")
         .replace("2, 8", "2, 2");

@@ -38,6 +38,10 @@ fn flags_may_be_shortened_as_long_as_they_are_clear() {
         "--rdzv_ may be short for --rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf",
     );
     refused(&["--nodes", "2"], "unexpected argument '--nodes' found");
+    for flag in ["--nproc-per-nodd", "--max-restrats"] {
+        let ran = Launch::shell(&[flag, "2"], "echo started").run().with(2);
+        ran.says(1, "tip: a similar argument exists: '--").says(0, "as a value");
+    }
     // What follows COMMAND is the command's.
     let ran = Launch::of(&[], &["sh", "-c", "echo \"$0 $1\"", "--nproc", "2"]).run().with(0);
     ran.says(1, "--nproc 2");
@@ -74,6 +78,30 @@ fn a_worker_has_amds_list_of_devices_only_if_its_agent_has() {
     ran.says(1, "cuda=4 hip=unset").says(1, "cuda=6 hip=unset");
     let ran = Launch::shell(&flags, script).env("HIP_VISIBLE_DEVICES", "1,3").run().with(0);
     ran.says(1, "cuda=1 hip=1").says(1, "cuda=3 hip=3");
+}
+
+#[test]
+fn durations_have_units_also_in_the_configuration_of_the_rendezvous() {
+    let flags = ["--shutdown-timeout=2min", "--monitor-interval", "0.5", "--leftover-timeout=500ms"];
+    let config = "--rdzv-conf=join_timeout=1min,keep_alive_interval=250ms,last_call_timeout=0.5,grace=3";
+    let flags = [&flags[..], &[config]].concat();
+    Launch::shell(&flags, "echo started").run().with(0).says(1, "started");
+    refused(&["--monitor-interval", "often"], "not a duration: write a number with a unit, such as 30s");
+    refused(&["--rdzv-conf", "join_timeout=soon"], "--rdzv-conf join_timeout=soon: not a duration");
+    refused(&["--rdzv-conf", "join_timeout=0s"], "The join timeout (0:00:00) must be positive");
+    refused(&["--rdzv-conf", "keep_alive_interval=10us"], "'keep_alive_interval' is 0, not from 1");
+}
+
+#[test]
+fn an_unknown_key_of_the_configuration_is_refused_with_the_known_ones() {
+    let by_hand = ["--rdzv-backend=static", "--nnodes=2", "--master-addr=127.0.0.1"];
+    for (flags, known) in
+        [(&[][..], "It has: join_timeout, "), (&by_hand, "It has: rank, timeout, listen_host.")]
+    {
+        let flags = [flags, &["--rdzv-conf=join_timeoutt=3"]].concat();
+        refused(&flags, "has no configuration option 'join_timeoutt'");
+        refused(&flags, known);
+    }
 }
 
 /// The same worker has the same name in every line and in the report, where its two ranks differ.

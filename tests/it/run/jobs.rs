@@ -46,9 +46,11 @@ fn flags_have_two_spellings_and_take_their_defaults_from_the_environment() {
     ] {
         launch.run().with(0).says(2, "x1 r 2 3");
     }
-    let alone =
-        Launch::shell(&["--rdzv-id=x1", "--rdzv-endpoint=nowhere.invalid:1"], "echo id=$TORCHELASTIC_RUN_ID");
-    alone.env("PET_STANDALONE", "1").run().with(0).says(1, "id=").says(0, "id=x1");
+    let alone = Launch::shell(
+        &["--rdzv-id=x1", "--rdzv-endpoint=nowhere.invalid:1"],
+        "echo the run is $TORCHELASTIC_RUN_ID",
+    );
+    alone.env("PET_STANDALONE", "1").run().with(0).says(1, "the run is ").says(0, "the run is x1");
 }
 
 #[test]

@@ -19,7 +19,7 @@ const fn module(path: &'static str, layer: u8, group: &'static str) -> Module {
 /// The layer of state machines without I/O; those of one group know none of another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 55] = [
+const MODULES: [Module; 56] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
@@ -31,6 +31,7 @@ const MODULES: [Module; 55] = [
     module("store::number", 1, "numbers"),
     module("store::txn", 1, "requests"),
     module("rendezvous::timeouts", 1, "timeouts"),
+    module("store::clue", 2, "clue"),
     module("wire", 2, "wire"),
     module("store::engine", 2, "engine"),
     module("store::file_log", 2, "file_log"),

@@ -6,7 +6,6 @@ use crate::node::request::{Answer, CallFailure, JoinedRound, Request, ServeStore
 use crate::node::rounds::no_round;
 use crate::reason::NoRound;
 use alloc::borrow::ToOwned;
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -239,23 +238,15 @@ fn perform(store: &Store, operation: StoreOperation, timeout: Timeout) -> Result
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum ServeError {
-    #[error("cannot read this host's name: {0}")]
-    HostName(#[from] io::Error),
-    #[error(transparent)]
-    Hosting(#[from] HostingError),
-}
-
 /// Serves a store. `local` returns the address of this host on the way to the rendezvous, if that is known.
 fn serve_store(
     serve: &ServeStore,
     local: impl FnOnce() -> Option<IpAddr>,
     token: &CancelToken,
-) -> Result<(RendezvousStoreInfo, Arc<Server>), ServeError> {
+) -> Result<(RendezvousStoreInfo, Arc<Server>), HostingError> {
     let master_addr = match &serve.host {
         Some(host) => String::from(&**host),
-        None => full_host_name(token)?,
+        None => full_host_name(token),
     };
     let host = |listen: Option<&str>| HostedServers::default().host(&master_addr, serve.port, listen);
     let server = match &serve.listen_addr {
@@ -342,16 +333,7 @@ fn of_handler(error: &HandlerError) -> CallFailure {
         _ => inner.map(CallError::kind),
     };
     let has_no_events = matches!(error, HandlerError::NoEvents { .. });
-    CallFailure { kind, no_round, has_no_events, message: describe(error) }
-}
-
-/// Returns the error's message, with its cause where the message only names the kind.
-fn describe(error: &HandlerError) -> Box<str> {
-    let message = error.to_string();
-    match core::error::Error::source(error).map(ToString::to_string) {
-        Some(cause) if !message.contains(&cause) => format!("{message} {cause}").into(),
-        _ => message.into(),
-    }
+    CallFailure { kind, no_round, has_no_events, message: error.to_string().into() }
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use super::guard::stat::Stat;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use std::ffi::{CString, OsStr};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -96,10 +97,7 @@ fn look(path: &Path) -> Found {
     if is_directory {
         return Found::Unusable(FindError::IsDirectory(path.into()));
     }
-    let Ok(text) = CString::new(path.as_os_str().as_bytes()) else { return Found::Nothing };
-    // SAFETY: the path is null-terminated.
-    let is_executable =
-        unsafe { libc::faccessat(libc::AT_FDCWD, text.as_ptr(), libc::X_OK, libc::AT_EACCESS) } == 0;
+    let is_executable = accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok();
     if is_executable { Found::Program } else { Found::Unusable(FindError::NotExecutable(path.into())) }
 }
 

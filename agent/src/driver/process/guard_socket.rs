@@ -7,8 +7,10 @@ use libc::c_int;
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::socket::wait_readable;
 use rendezvous_core::time::{Duration, Instant};
+use socket2::SockRef;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Maximum number of starts that the guard has not answered. The system limits the number of descriptors in transit.
 const STARTS_MAX: usize = 32;
@@ -55,8 +57,8 @@ impl GuardSocket {
         }
     }
 
-    pub(super) fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Starts over with another guard, which answers no earlier requests.
@@ -148,8 +150,8 @@ impl GuardSocket {
 
     /// Shuts down the agent's side, for all processes that have a copy of the socket.
     pub(super) fn shut(&self) {
-        // SAFETY: passes an open descriptor and a flag. An error means that the other end is closed.
-        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_WR) };
+        // An error means that the other end is closed.
+        SockRef::from(&self.socket).shutdown(Shutdown::Write).ok();
     }
 
     /// Waits until the guard's end is closed. Returns false on timeout.
@@ -160,7 +162,7 @@ impl GuardSocket {
                 Ok(Some(_)) => {}
                 Err(libc::EAGAIN) => {
                     let left = span.saturating_sub(clock.now().since(Instant::ORIGIN));
-                    if !matches!(wait_readable(self.fd(), left), Ok(true)) {
+                    if !matches!(wait_readable(self.as_fd(), left), Ok(true)) {
                         return false;
                     }
                 }

@@ -2,13 +2,16 @@
 
 use super::error::GuardError;
 use super::guard::block::Head;
-use super::guard::system::{check, errno};
+use super::number_of;
 use crate::driver::process::error::Part;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::mem::size_of;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -77,14 +80,14 @@ pub enum Stdio<'a> {
 /// A sealed, unnamed file with the description of a worker ([`Head`]).
 #[derive(Debug)]
 pub(super) struct SealedBlock {
-    pub(super) file: OwnedFd,
+    pub(super) file: File,
     pub(super) bytes: u64,
 }
 
 impl SealedBlock {
     pub(super) fn pack(program: &Program<'_>) -> Result<Self, GuardError> {
         let block = block(program)?;
-        let file = sealed(&block).map_err(GuardError::NotPrepared)?;
+        let file = sealed(&block).map_err(|error| GuardError::NotPrepared(number_of(&error)))?;
         Ok(Self { file, bytes: block.len() as u64 })
     }
 }
@@ -146,31 +149,15 @@ impl Texts {
 }
 
 /// Creates an unnamed file in memory.
-pub(super) fn memory_file(name: &CStr, flags: u32) -> Result<OwnedFd, i32> {
-    let open = |flags| {
-        // SAFETY: the name is null-terminated.
-        let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
-        // SAFETY: the descriptor was just opened and has no other owner.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-    };
+pub(super) fn memory_file(name: &CStr, flags: MemfdFlags) -> io::Result<File> {
     // Some systems refuse a file that could be executed; older kernels do not know the flag.
-    open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_: i32| open(flags))
+    let file = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| memfd_create(name, flags))?;
+    Ok(File::from(file))
 }
 
-fn sealed(bytes: &[u8]) -> Result<OwnedFd, i32> {
-    let file = memory_file(c"rdzv-worker", libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)?;
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        // SAFETY: that many bytes are valid for reading.
-        let written = unsafe { libc::write(file.as_raw_fd(), rest.as_ptr().cast(), rest.len()) };
-        match usize::try_from(written) {
-            Ok(written) => rest = &rest[written..],
-            Err(_) if errno() == libc::EINTR => {}
-            Err(_) => return Err(errno()),
-        }
-    }
-    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
-    // SAFETY: passes numbers only.
-    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+fn sealed(bytes: &[u8]) -> io::Result<File> {
+    let mut file = memory_file(c"rdzv-worker", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    file.write_all(bytes)?;
+    fcntl_add_seals(&file, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
     Ok(file)
 }

@@ -6,6 +6,7 @@ use super::function::{ReturnedHead, outcome};
 use super::program::memory_file;
 use alloc::vec::Vec;
 use core::mem::size_of;
+use rustix::fs::MemfdFlags;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -84,8 +85,8 @@ pub(super) struct ReturnFile(File);
 
 impl ReturnFile {
     pub(super) fn new() -> Result<Self, GuardError> {
-        let file = memory_file(c"rdzv-returned", libc::MFD_CLOEXEC).map_err(GuardError::NotPrepared)?;
-        Ok(Self(File::from(file)))
+        let file = memory_file(c"rdzv-returned", MemfdFlags::CLOEXEC);
+        Ok(Self(file.map_err(|error| GuardError::NotPrepared(super::number_of(&error)))?))
     }
 
     /// Reads the return value after the process has ended.

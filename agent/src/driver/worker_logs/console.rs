@@ -4,6 +4,7 @@ use crate::console_backlog::ConsoleBacklog;
 use alloc::format;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::time::Instant;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -87,9 +88,8 @@ impl Console {
     }
 
     fn has_capacity(&self) -> bool {
-        let mut poll_fd = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-        // SAFETY: one valid `pollfd`; it does not block.
-        unsafe { libc::poll(&raw mut poll_fd, 1, 0) == 1 }
+        let mut watched = [PollFd::new(&self.file, PollFlags::OUT)];
+        poll(&mut watched, Some(&Timespec::default())) == Ok(1)
     }
 }
 

@@ -56,13 +56,7 @@ fn rows_of<'a>(visits: impl Iterator<Item = (String, (&'a [Sample], &'a Histogra
             time_us: median(samples.iter().map(|sample| sample.time_ns)).unwrap_or(0.0) / 1e3,
             time_ratio: ratio(|sample| Some(sample.time_ns)).unwrap_or(1.0),
             per_second: median(samples.iter().map(|sample| sample.per_second)).unwrap_or(0.0),
-            latencies_us: [
-                latencies.per_mille(500),
-                latencies.per_mille(900),
-                latencies.per_mille(990),
-                latencies.max(),
-            ]
-            .map(|span| span.as_secs_f64() * 1e6),
+            latencies_us: [0.5, 0.9, 0.99, 1.0].map(|share| latencies.quantile(share).as_secs_f64() * 1e6),
             cpu: cpu_us.map(|us| Cpu { us, ratio: ratio(|sample| sample.cpu_ns) }),
         });
     }

@@ -72,7 +72,7 @@ impl Target {
         let options = StoreOptions {
             timeout: plan.timeout,
             connect_timeout: Duration::ZERO,
-            answer_timeout: plan.timeout,
+            response_timeout: plan.timeout,
             ..StoreOptions::default()
         };
         let mut failure = None;
@@ -132,11 +132,11 @@ mod tests {
         }
         for (text, reason) in [
             ("=h:1", "a name is missing"),
-            ("a=h", "a port is missing"),
+            ("a=h:", "not a port"),
             ("a=h:1:x", "not a process id"),
             ("a=h:1:2:3", "not a process id"),
-            ("a=::1", "a port"),
-            ("a=[::1", "a port"),
+            ("a=::1", "a host is missing"),
+            ("a=[::1", "not a port"),
         ] {
             let problem = text.parse::<TargetName>().unwrap_err();
             assert!(problem.contains(reason), "{text}: {problem}");

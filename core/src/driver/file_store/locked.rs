@@ -7,9 +7,11 @@ use crate::time::Duration;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -47,10 +49,10 @@ impl Access {
         })
     }
 
-    const fn flock(self) -> libc::c_int {
+    const fn lock(self) -> FlockOperation {
         match self {
-            Self::Read => libc::LOCK_SH,
-            Self::Write | Self::Create => libc::LOCK_EX,
+            Self::Read => FlockOperation::NonBlockingLockShared,
+            Self::Write | Self::Create => FlockOperation::NonBlockingLockExclusive,
         }
     }
 }
@@ -84,8 +86,7 @@ impl Drop for Locked {
     /// Closing the file would not suffice: a child that another thread has forked meanwhile shares the open file, and
     /// the lock belongs to that.
     fn drop(&mut self) {
-        // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
-        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+        flock(&self.file, FlockOperation::Unlock).ok();
     }
 }
 
@@ -94,15 +95,11 @@ impl Locked {
     pub(super) fn take(file: File, access: Access, file_access: &FileAccess<'_>) -> Result<Self, Failure> {
         let (mut pause, longest) = (PAUSES[0], PAUSES[1]);
         loop {
-            // SAFETY: the descriptor is that of an open file; `flock` touches no memory.
-            if unsafe { libc::flock(file.as_raw_fd(), access.flock() | libc::LOCK_NB) } == 0 {
-                break;
-            }
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::EWOULDBLOCK) => {}
-                Some(libc::EINTR) => continue,
-                _ => return Err(os(Phase::Locking, &error)),
+            match flock(&file, access.lock()) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(os(Phase::Locking, &error.into())),
             }
             let left = file_access.span.deadline.since(file_access.clock.now());
             if left.is_zero() {
@@ -204,10 +201,7 @@ pub(super) fn read_at(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, F
 
 /// Returns the maximum file size in bytes for this process.
 fn file_bytes_max() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `limit` is valid for writing.
-    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-    limit.rlim_cur
+    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
 pub(super) fn removed(error: &io::Error) -> Failure {

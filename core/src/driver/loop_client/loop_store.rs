@@ -11,12 +11,13 @@ use crate::driver::store_client::StoreOptions;
 use crate::driver::take::strip_scope;
 use crate::error::{Cause, Failure, Operation, Phase};
 use crate::ids::ConnId;
-use crate::node::multi_client::{Input, MultiClient, MultiClientOptions, Output};
+use crate::node::multi_client::{Answer, FailedCall, Input, MultiClient, MultiClientOptions, Output};
 use crate::store::call::{Call, CallId};
+use crate::store::clue::{CLUE_TIMEOUT, Clue};
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use std::collections::HashMap;
 use std::io;
 
 /// Maximum number of reads of one socket in one iteration, so that the other sockets are read, too.
@@ -30,10 +31,12 @@ pub(super) struct LoopStore {
     options: StoreOptions,
     client: MultiClient,
     /// By the generation of the connection's id.
-    connections: BTreeMap<u32, (ConnId, Connection)>,
+    connections: HashMap<u32, (ConnId, Connection)>,
     lookup: HostLookup,
     /// Connections whose bytes are sent in the next iteration.
     unflushed: Vec<ConnId>,
+    /// Failed calls, each with the number of the call that reads why.
+    unexplained: Vec<(CallId, (CallId, Operation, FailedCall))>,
 }
 
 impl LoopStore {
@@ -49,9 +52,10 @@ impl LoopStore {
             peer: endpoint_text(host, port).into(),
             options,
             client,
-            connections: BTreeMap::new(),
+            connections: HashMap::new(),
             lookup: HostLookup::new(host, port),
             unflushed: Vec::new(),
+            unexplained: Vec::new(),
         }
     }
 
@@ -83,6 +87,9 @@ impl LoopStore {
                 Output::Transmit(conn) => self.flush(now, conn),
                 Output::Disconnect(conn) => self.close(conn),
                 Output::Completed(call, operation, result) => {
+                    let Some((call, operation, result)) = self.explained(now, call, operation, result) else {
+                        continue;
+                    };
                     let (keys, result) = match result {
                         Ok(mut answer) => {
                             if operation == Operation::ListKeys {
@@ -103,6 +110,34 @@ impl LoopStore {
         for (conn, connection) in self.connections.values_mut() {
             connection.update_interest(!self.client.unsent(*conn).is_empty());
         }
+    }
+
+    /// Returns a completed call, unless its failure may be explained by a value of the store, which is then read first.
+    fn explained(
+        &mut self,
+        now: Instant,
+        call: CallId,
+        operation: Operation,
+        result: Result<Answer, FailedCall>,
+    ) -> Option<(CallId, Operation, Result<Answer, FailedCall>)> {
+        if let Some(at) = self.unexplained.iter().position(|(reading, _)| *reading == call) {
+            let (_, (call, operation, mut failed)) = self.unexplained.swap_remove(at);
+            if let (Some(clue), Some(value)) = (
+                Clue::of(&failed.call(), &failed.failure),
+                result.ok().and_then(|mut answer| answer.values.pop()),
+            ) {
+                failed.failure = clue.explain(failed.failure, &value);
+            }
+            return Some((call, operation, Err(failed)));
+        }
+        if let Err(failed) = &result
+            && let Some(clue) = Clue::of(&failed.call(), &failed.failure)
+            && let Ok(reading) = self.client.submit(now, &clue.call(), CLUE_TIMEOUT)
+        {
+            self.unexplained.extend(result.err().map(|failed| (reading, (call, operation, failed))));
+            return None;
+        }
+        Some((call, operation, result))
     }
 
     fn looked_up(&mut self, now: Instant, found: &Found) {

@@ -412,16 +412,11 @@ impl Loop {
     /// parameters for hosting are ignored.
     ///
     /// # Errors
-    /// The parameters are invalid, or the host has no name.
+    /// The parameters are invalid.
     pub fn add_node(&mut self, parameters: &RendezvousParameters) -> Result<MemberId, HandlerError> {
         let settings = RdzvSettings::read(parameters)?;
-        let (host, address) = match &settings.address {
-            Some(address) => (address.clone(), address.clone()),
-            None => (
-                host_name().map_err(HandlerError::HostName)?,
-                full_host_name(&CancelToken::new()).map_err(HandlerError::HostName)?,
-            ),
-        };
+        let host = settings.address.clone().unwrap_or_else(host_name);
+        let address = settings.address.clone().unwrap_or_else(|| full_host_name(&CancelToken::new()));
         // Rendezvous handlers of this process, and other loops, number their nodes from 0 on.
         let number = (random_seed() >> 32) as u32;
         let node = settings.node_name(&host, std::process::id(), number);

@@ -230,3 +230,31 @@ fn a_connect_timeout_of_zero_is_one_attempt_and_time_for_an_answer() {
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(error.elapsed() < Duration::from_secs(5), "once is once: {error}");
 }
+
+#[test]
+fn a_failure_that_a_value_explains_says_so() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let store = events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default());
+    let set = Request::Set { key: key(b"text"), value: b"none" };
+    let (after, gate) = (Timeout::After(Duration::from_millis(30)), key(b"gate"));
+    let number = "the value is not a decimal number of 64 bits";
+    events.submit(store, set, Timeout::Default).expect("submitted");
+    assert!(next(&mut events).result.is_ok());
+    for (request, kind, end) in [
+        (Request::Add { key: key(b"text"), delta: 1 }, ErrorKind::InvalidArgument, number),
+        (Request::Barrier { key: key(b"text"), world_size: 2 }, ErrorKind::InvalidArgument, number),
+        (
+            Request::Barrier { key: gate, world_size: 3 },
+            ErrorKind::TimedOut,
+            "1 of 3 have arrived; its arrival stays counted",
+        ),
+    ] {
+        let call = events.submit(store, request, after).expect("submitted");
+        let event = next(&mut events);
+        let error = event.result.expect_err("explained");
+        assert_eq!((event.call, error.kind()), (call, kind), "{error}");
+        assert!(error.to_string().ends_with(end), "{error}");
+    }
+    assert_eq!(events.pending(store), 0);
+}

@@ -6,7 +6,6 @@ use super::{ClientShared, Command, Loss, NativeClientOptions, NodeEvent, OwnedFr
 use crate::driver::cancel::CancelToken;
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
-use crate::driver::reply::Reply;
 use crate::driver::socket::classify;
 use crate::node::native_client::Ending;
 use crate::time::Poller;
@@ -26,7 +25,7 @@ const SOCKET: Token = Token(0);
 struct Caller {
     token: CancelToken,
     inbox: Option<Arc<Inbox<OwnedFrame>>>,
-    reply: Reply<Result<OwnedFrame, Loss>>,
+    reply: oneshot::Sender<Result<OwnedFrame, Loss>>,
 }
 
 pub(super) struct Session {
@@ -34,7 +33,7 @@ pub(super) struct Session {
     driver: SessionDriver,
     commands: Receiver<Command>,
     shared: Arc<ClientShared>,
-    opened: Option<Reply<Result<(), Ending>>>,
+    opened: Option<oneshot::Sender<Result<(), Ending>>>,
     callers: HashMap<u64, Caller>,
     /// Watches and leases by their requests.
     streams: HashMap<u64, Arc<Inbox<OwnedFrame>>>,
@@ -50,7 +49,7 @@ impl Session {
         seed: u64,
         shared: Arc<ClientShared>,
         commands: Receiver<Command>,
-        opened: Option<Reply<Result<(), Ending>>>,
+        opened: Option<oneshot::Sender<Result<(), Ending>>>,
     ) -> io::Result<Self> {
         let events = EventLoop::new()?;
         let driver = SessionDriver::new(server, options, (*events.clock(), seed), (SOCKET, Poller::Thread));
@@ -131,7 +130,7 @@ impl Session {
         self.shared.ending_cell.set(ending).ok();
         self.dispatch_outputs();
         if let Some(opened) = self.opened.take() {
-            opened.answer(Err(ending));
+            opened.send(Err(ending)).ok();
         }
         self.driver.hang_up();
         for (_, inbox) in core::mem::take(&mut self.streams) {
@@ -182,7 +181,7 @@ impl Session {
                     self.driver.cancel(id);
                 }
             }
-            Err(refused) => reply.answer(Err(refused)),
+            Err(refused) => drop(reply.send(Err(refused))),
         }
     }
 
@@ -205,7 +204,7 @@ impl Session {
             SessionOutput::Open => {
                 self.shared.has_opened.store(true, Ordering::Release);
                 if let Some(opened) = self.opened.take() {
-                    opened.answer(Ok(()));
+                    opened.send(Ok(())).ok();
                 }
             }
             SessionOutput::Ended(id, encoded, answer) => {
@@ -217,7 +216,7 @@ impl Session {
                 if let (Some(inbox), Ok(_)) = (inbox, &answer) {
                     self.streams.insert(id, inbox);
                 }
-                reply.answer(answer);
+                reply.send(answer).ok();
             }
             SessionOutput::Pushed(push) => {
                 let id = push.id;

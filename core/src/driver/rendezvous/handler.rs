@@ -75,9 +75,6 @@ pub enum HandlerError {
     /// The parameters are invalid for the `rdzv` backend.
     #[error(transparent)]
     Rdzv(#[from] RdzvError),
-    /// The system does not know the host's name, and the parameters give none.
-    #[error("this host's name is not known: {0}")]
-    HostName(std::io::Error),
     /// The call needs a node that has joined.
     #[error("this node has not joined the rendezvous '{run_id}'")]
     NotJoined {

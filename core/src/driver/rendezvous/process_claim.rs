@@ -7,7 +7,7 @@ use alloc::format;
 /// Returns this process's claim on a node rank.
 pub(super) fn process_claim() -> Claim {
     let pid = std::process::id();
-    Claim { host: host_name().unwrap_or_default(), pid, started: start_time(pid).unwrap_or(0) }
+    Claim { host: host_name(), pid, started: start_time(pid).unwrap_or(0) }
 }
 
 /// Returns when a process of this host started, in clock ticks since boot; `None` when there is no such process.

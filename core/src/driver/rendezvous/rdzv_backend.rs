@@ -19,7 +19,7 @@ use crate::driver::resolve;
 use crate::driver::server::{Server, StartErrorKind};
 use crate::driver::socket::endpoint_text;
 use crate::driver::store::{Store, Timeouts as StoreTimeouts};
-use crate::error::{ErrorKind, Operation};
+use crate::error::{ErrorKind, Operation, Span};
 use crate::rendezvous::error::{Backing, RendezvousError, RendezvousErrorKind};
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::participant::{Entry, Role};
@@ -67,7 +67,7 @@ impl CreateHandler for RdzvBackend {
         let settings = RdzvSettings::read(parameters)?;
         let local_id = self.next.fetch_add(1, Ordering::Relaxed);
         let (servers, rounds) = (Arc::clone(&self.servers), Arc::clone(&self.rounds));
-        Ok(Box::new(RdzvRendezvous::new(settings, local_id, servers, rounds)?))
+        Ok(Box::new(RdzvRendezvous::new(settings, local_id, servers, rounds)))
     }
 }
 
@@ -107,24 +107,17 @@ struct Link {
 
 impl RdzvRendezvous {
     /// Creates a node that has not joined.
-    ///
-    /// # Errors
-    /// The system does not know the host's name.
+    #[must_use]
     pub fn new(
         settings: RdzvSettings,
         local_id: u32,
         servers: Arc<HostedServers>,
         rounds: Arc<LastRounds>,
-    ) -> Result<Self, HandlerError> {
-        let (host, address) = match &settings.address {
-            Some(address) => (address.clone(), address.clone()),
-            None => (
-                host_name().map_err(HandlerError::HostName)?,
-                full_host_name(&CancelToken::new()).map_err(HandlerError::HostName)?,
-            ),
-        };
+    ) -> Self {
+        let host = settings.address.clone().unwrap_or_else(host_name);
+        let address = settings.address.clone().unwrap_or_else(|| full_host_name(&CancelToken::new()));
         let node = settings.node_name(&host, std::process::id(), local_id);
-        Ok(Self {
+        Self {
             settings,
             node,
             address,
@@ -137,7 +130,7 @@ impl RdzvRendezvous {
             canceller: Canceller::default(),
             last_try: LastTry::default(),
             clock: Clock::new(),
-        })
+        }
     }
 
     /// Returns the session, opening one if there is none.
@@ -524,7 +517,8 @@ pub fn refusal(error: NativeError, (run_id, node): (&str, &str), elapsed: Durati
         Some(FaultCode::TimedOut) => result(
             RendezvousErrorKind::Timeout,
             format!(
-                "The rendezvous '{run_id}' timed out after {elapsed:?}: {}",
+                "The rendezvous '{run_id}' timed out after {}: {}",
+                Span(elapsed),
                 error.fault().map(|fault| String::from_utf8_lossy(&fault.text)).unwrap_or_default()
             ),
         ),

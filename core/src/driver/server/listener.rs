@@ -64,12 +64,6 @@ impl fmt::Display for StartErrorKind {
     }
 }
 
-impl Listen {
-    pub(super) fn on(address: SocketAddr) -> Self {
-        Self::Address { host: address.ip().to_string(), port: address.port(), family: Family::AsGiven }
-    }
-}
-
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

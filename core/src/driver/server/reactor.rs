@@ -6,7 +6,6 @@
 //! write.
 
 use crate::driver::clock::Clock;
-use crate::driver::reply::Reply;
 use crate::driver::socket::is_newcomers_fault;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
@@ -24,6 +23,7 @@ use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
+/// Token of all listeners. Those of connections are their slots.
 const LISTENER: Token = Token(usize::MAX - 1);
 const WAKER: Token = Token(usize::MAX);
 const EVENTS_PER_ITERATION: usize = 1024;
@@ -40,7 +40,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Command from a handle to its reactor.
 pub(super) enum Command {
     Stop,
-    Stats(Reply<Stats>),
+    Stats(oneshot::Sender<Stats>),
 }
 
 struct Peer {
@@ -57,7 +57,7 @@ struct Peer {
 pub(super) struct Reactor {
     poll: Poll,
     waker: Arc<Waker>,
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     commands: Receiver<Command>,
     observer: Box<dyn FnMut(&Event) + Send>,
     clock: Clock,
@@ -72,7 +72,7 @@ pub(super) struct Reactor {
     buffer: Box<[u8]>,
 }
 
-/// State of the listener.
+/// State of the listeners.
 #[derive(Clone, Copy)]
 enum Accepting {
     /// No connection is waiting.
@@ -85,19 +85,21 @@ enum Accepting {
 
 impl Reactor {
     pub(super) fn new(
-        listener: std::net::TcpListener,
+        listeners: Vec<std::net::TcpListener>,
         limits: ServerLimits,
         commands: Receiver<Command>,
         observer: Box<dyn FnMut(&Event) + Send>,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let mut listener = TcpListener::from_std(listener);
-        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let mut listeners: Vec<_> = listeners.into_iter().map(TcpListener::from_std).collect();
+        for listener in &mut listeners {
+            poll.registry().register(listener, LISTENER, Interest::READABLE)?;
+        }
         Ok(Self {
             poll,
             waker,
-            listener,
+            listeners,
             commands,
             observer,
             clock: Clock::new(),
@@ -181,7 +183,7 @@ impl Reactor {
             match command {
                 Command::Stop => return Flow::Stop,
                 Command::Stats(reply) => {
-                    reply.answer(self.machine.stats());
+                    reply.send(self.machine.stats()).ok();
                 }
             }
         }
@@ -210,29 +212,40 @@ impl Reactor {
             Accepting::PausedUntil(at) if now < at => return,
             Accepting::Ready | Accepting::PausedUntil(_) => {}
         }
-        self.accepting = Accepting::Ready;
-        for _ in 0..ACCEPTS_PER_ITERATION {
-            match self.listener.accept() {
-                Ok((socket, address)) => {
-                    self.register(now, socket, address);
-                    if let Accepting::PausedUntil(_) = self.accepting {
-                        return;
-                    }
-                }
-                Err(error) => {
-                    match error.kind() {
-                        ErrorKind::WouldBlock => self.accepting = Accepting::Idle,
-                        _ if is_newcomers_fault(&error) => continue,
-                        // No descriptor or memory is left, or the listener fails. Either may recover later.
-                        _ => self.accepting = Accepting::PausedUntil(now + ACCEPT_PAUSE),
-                    }
+        self.accepting = Accepting::Idle;
+        for index in 0..self.listeners.len() {
+            match self.accept_from(now, index) {
+                Accepting::Idle => {}
+                Accepting::Ready => self.accepting = Accepting::Ready,
+                paused @ Accepting::PausedUntil(_) => {
+                    self.accepting = paused;
                     return;
                 }
             }
         }
     }
 
-    fn register(&mut self, now: Instant, mut socket: TcpStream, address: std::net::SocketAddr) {
+    /// Accepts connections of one listener, and returns its state.
+    fn accept_from(&mut self, now: Instant, index: usize) -> Accepting {
+        let paused = Accepting::PausedUntil(now + ACCEPT_PAUSE);
+        for _ in 0..ACCEPTS_PER_ITERATION {
+            match self.listeners[index].accept() {
+                Ok((socket, address)) => {
+                    if !self.register(now, socket, address) {
+                        return paused;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Accepting::Idle,
+                Err(error) if is_newcomers_fault(&error) => {}
+                // No descriptor or memory is left, or the listener fails. Either may recover later.
+                Err(_) => return paused,
+            }
+        }
+        Accepting::Ready
+    }
+
+    /// Returns false if the system cannot watch another socket. The peer sees its connection close.
+    fn register(&mut self, now: Instant, mut socket: TcpStream, address: std::net::SocketAddr) -> bool {
         let entry = self.peers.vacant_entry();
         let index = entry.key();
         if self.generations.len() <= index {
@@ -241,13 +254,12 @@ impl Reactor {
         let conn = conn_id(index, self.generations[index]);
         let interest = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(&mut socket, Token(index), interest).is_err() {
-            // The system cannot watch another socket. The peer sees its connection close.
-            self.accepting = Accepting::PausedUntil(now + ACCEPT_PAUSE);
-            return;
+            return false;
         }
         let generation = conn.generation;
         entry.insert(Peer { socket, generation, unread: false, queued: false, read_closed: false });
         self.feed(now, Input::Accepted { conn, peer: address });
+        true
     }
 
     fn read(&mut self, now: Instant, conn: ConnId) {

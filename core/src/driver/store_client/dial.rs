@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use core::net::SocketAddr;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 
 impl Client {
     /// Opens a connection within the call's time. Its socket is registered in the pool all the time.
@@ -154,7 +154,7 @@ impl Client {
         // A cancel before the connect found nothing to shut down.
         if !connected && !span.token.is_cancelled() {
             let left = until.unwrap_or(Instant::MAX).since(self.clock.now());
-            if !wait_writable(socket.as_raw_fd(), left)? {
+            if !wait_writable(socket.as_fd(), left)? {
                 return Ok(false);
             }
         }

@@ -119,7 +119,7 @@ impl Client {
         if now.since(wire.used) < unchecked_max {
             return Some(wire);
         }
-        let as_expected = match look(wire.fd()) {
+        let as_expected = match look(wire.socket()) {
             Idle::Silent => true,
             // The end of an abandoned call may arrive at any time. Anything else was not requested.
             Idle::Unread => !wire.conn.is_idle(),

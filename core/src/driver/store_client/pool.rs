@@ -149,7 +149,7 @@ impl Pool {
         loop {
             if !token.is_cancelled() && self.has_capacity(&state, hold_time) {
                 let idle = state.idle.pop();
-                let socket = idle.as_ref().map(|wire| wire.fd());
+                let socket = idle.as_ref().map(|wire| wire.socket().as_raw_fd());
                 state.long += usize::from(hold_time == HoldTime::Long);
                 let busy = Busy { socket, hold_time, token: token.clone(), is_shut_down: false };
                 let ticket = Ticket(state.busy.insert(busy));

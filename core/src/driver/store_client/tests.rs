@@ -9,6 +9,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::thread;
 
@@ -497,7 +498,7 @@ fn an_idle_connection_with_unread_bytes_is_not_used() {
     let entered = client.pool.enter(HoldTime::Brief, Duration::ZERO, &CancelToken::new());
     let Entered { ticket, idle, .. } = entered.expect("capacity");
     let wire = idle.expect("the connection of the first call");
-    assert!(becomes_readable(wire.fd(), SOON), "the noise has come");
+    assert!(becomes_readable(wire.socket().as_raw_fd(), SOON), "the noise has come");
     let used = wire.used;
     let wire = client
         .usable(ticket, wire, &Call::Ping, used)
@@ -531,7 +532,7 @@ fn a_write_is_not_sent_into_a_connection_whose_end_can_be_seen() {
     let Entered { ticket, idle, .. } = entered.expect("capacity");
     let wire = idle.expect("the connection of the greeting");
     close.send(()).expect("the peer waits");
-    assert!(becomes_readable(wire.fd(), SOON), "its end has come");
+    assert!(becomes_readable(wire.socket().as_raw_fd(), SOON), "its end has come");
     client.pool.leave(ticket, Some(wire));
     assert_eq!(store.add(b"n", 1, DEFAULT).expect("on a new connection"), 7);
     drop(store);
@@ -539,14 +540,20 @@ fn a_write_is_not_sent_into_a_connection_whose_end_can_be_seen() {
 }
 
 #[test]
-fn limits_are_named_with_the_callers_numbers() {
+fn a_limit_is_one_number() {
     let server = real_server();
     let store = connect(server.local_addr().port());
     store.set(&[b'k'; 8191], b"", DEFAULT).expect("the longest key");
     let error = store.set(&[b'k'; 8192], b"", DEFAULT).expect_err("one byte more");
-    assert!(error.to_string().ends_with(": a key of 8192 bytes is over the limit of 8191"), "{error}");
+    assert!(
+        error.to_string().ends_with(": a key of 8193 bytes with its prefix is over the limit of 8192"),
+        "{error}"
+    );
     let error = store.with_prefix(b"job").set(&[b'k'; 8188], b"", DEFAULT).expect_err("one byte more");
-    assert!(error.to_string().ends_with(": a key of 8188 bytes is over the limit of 8187"), "{error}");
+    assert!(
+        error.to_string().ends_with(": a key of 8193 bytes with its prefix is over the limit of 8192"),
+        "{error}"
+    );
 }
 
 #[test]

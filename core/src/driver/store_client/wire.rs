@@ -61,8 +61,8 @@ impl Wire {
         Self { socket, conn, out, input, calls: 0, used: now }
     }
 
-    pub(super) fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+    pub(super) fn socket(&self) -> &Socket {
+        &self.socket.socket
     }
 
     /// Performs one call from its first byte to its last. A call that timed out must be given up.

@@ -151,7 +151,10 @@ impl Event {
             | Self::SessionOpened { .. }
             | Self::SessionEnded { why: Why::Left | Why::ServerStopped, .. } => Severity::Routine,
             Self::Closed { reason, .. } if !reason.is_expulsion() => Severity::Routine,
-            Self::Run { .. } => Severity::Notable,
+            // A store's handle that is freed closes its connection without a goodbye. Only a node of a run is missed.
+            Self::Run { .. } | Self::SessionEnded { run_id: None, why: Why::Connection, .. } => {
+                Severity::Notable
+            }
             Self::Closed { .. } | Self::SessionEnded { .. } => Severity::Warning,
         }
     }

@@ -5,6 +5,7 @@ use super::policy::{Action, Reason};
 use super::round::{MemberState, Namespace, Round};
 use super::settings::{RunSettings, SettingsDifference, SettingsError};
 use super::{ParticipantId, RunId};
+use crate::error::Span;
 use crate::time::Duration;
 use crate::wire::native::Why;
 use alloc::boxed::Box;
@@ -212,7 +213,7 @@ pub enum JoinFailure {
 impl fmt::Display for JoinFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TimedOut { waited, shortfall } => write!(f, "{shortfall} (waited {waited:?})"),
+            Self::TimedOut { waited, shortfall } => write!(f, "{shortfall} (waited {})", Span(*waited)),
             Self::Closed { run_id, by, failure } => {
                 write!(f, "the rendezvous '{run_id}' is closed{}", By(by.as_deref(), failure.as_deref()))
             }
@@ -331,7 +332,8 @@ pub enum InputError {
     UnknownParticipant(ParticipantId),
     /// The host failed repeatedly.
     #[error(
-        "host {host} failed {failures} times in a row and is kept out of the run '{run_id}' for another {remaining:?}"
+        "host {host} failed {failures} times in a row and is kept out of the run '{run_id}' for another {}",
+        Span(*remaining)
     )]
     CoolingDown {
         /// The run's id.

@@ -199,13 +199,13 @@ fn an_attempt_that_takes_too_long_is_given_up_and_so_are_calls_whose_time_is_up(
     peer.tick(NOW + Duration::from_secs(1));
     assert_eq!(
         reported(&mut peer, b""),
-        ["Connect", "failed 1: f at b (id 2): not sent in 1s: there is no connection yet"]
+        ["Connect", "failed 1: f at b (id 2): not sent in 1.0 s: there is no connection yet"]
     );
     peer.tick(NOW + Duration::from_secs(10));
-    let message = "failed 2: f at b (id 2): not sent: it cannot be reached: no connection in 10s";
+    let message = "failed 2: f at b (id 2): not sent: it cannot be reached: no connection in 10.0 s";
     assert_eq!(reported(&mut peer, b""), ["HangUp", message]);
     let late = peer.begin(NOW, NewCall { deadline: Some(NOW), ..call }).expect_err("late");
-    assert_eq!(late.to_string(), "f at b (id 2): not sent in 0s: there is no connection yet");
+    assert_eq!(late.to_string(), "f at b (id 2): not sent in 0 ms: there is no connection yet");
 }
 
 #[test]
@@ -234,9 +234,9 @@ fn how_long_a_call_took_is_told_from_its_beginning() {
     let [CallerEvent::Failed(2, _), CallerEvent::Failed(4, late)] = &reported[..] else {
         panic!("{reported:?}")
     };
-    assert_eq!(late.to_string(), "f at b (id 2): not sent in 55s");
+    assert_eq!(late.to_string(), "f at b (id 2): not sent in 55.0 s");
     peer.tick(at(60));
-    assert_eq!(self::reported(&mut peer, b""), ["failed 3: f at b (id 2): no answer in 60s"]);
+    assert_eq!(self::reported(&mut peer, b""), ["failed 3: f at b (id 2): no answer in 60.0 s"]);
 }
 
 /// One call takes all the capacity, and others time out.

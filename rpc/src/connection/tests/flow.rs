@@ -41,7 +41,7 @@ fn a_request_of_which_nothing_more_comes_is_given_up_and_its_caller_is_told() {
     pair.step_back(usize::MAX);
     assert_eq!(
         pair.take_log(),
-        ["failed 1: f at b (id 2): the rest of the request did not arrive: no byte came in 60s"]
+        ["failed 1: f at b (id 2): the rest of the request did not arrive: no byte came in 60.0 s"]
     );
     // Later bytes are ignored.
     pair.expect(&["done 2"]);
@@ -122,7 +122,7 @@ fn a_frame_of_which_nothing_more_comes_ends_the_connection() {
     assert!(pair.take_log().is_empty(), "it goes on");
     pair.pass(STALL);
     pair.hear_callee(b"");
-    assert_eq!(pair.take_log(), ["callee ended: no byte of the rest of a frame came in 60s"]);
+    assert_eq!(pair.take_log(), ["callee ended: no byte of the rest of a frame came in 60.0 s"]);
 }
 
 #[test]

@@ -52,15 +52,15 @@ fn a_silent_worker_is_asked_and_then_taken_for_dead() {
     assert_eq!(
         pair.take_log(),
         [
-            "failed 1: f at b (id 2): contact with the worker was lost: nothing received in 20s",
-            "caller hangs up: nothing received in 20s"
+            "failed 1: f at b (id 2): contact with the worker was lost: nothing received in 20.0 s",
+            "caller hangs up: nothing received in 20.0 s"
         ]
     );
     let mut pair = Pair::with(RpcLimits::default());
     assert_eq!((pair.caller.poll_timeout(), pair.callee.poll_timeout()), (Some(at(10)), Some(at(10))));
     pair.caller.tick(at(10));
     pair.callee.tick(at(10));
-    pair.expect(&["caller hangs up: no greeting in 10s", "callee ended: no greeting in 10s"]);
+    pair.expect(&["caller hangs up: no greeting in 10.0 s", "callee ended: no greeting in 10.0 s"]);
 }
 
 /// Calls with short timeouts, one after the other, over a broken path: nothing arrives, and no error is reported.
@@ -90,7 +90,7 @@ fn that_a_worker_is_silent_is_noticed_though_no_call_waits_for_long() {
             }
         };
         assert_eq!((now, made), (at(20_000), calls));
-        assert_eq!(ended, "caller hangs up: nothing received in 20s");
+        assert_eq!(ended, "caller hangs up: nothing received in 20.0 s");
     }
 }
 

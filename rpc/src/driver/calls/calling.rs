@@ -13,7 +13,6 @@ use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use rendezvous_core::driver::cancel::{CancelGuard, CancelToken};
-use rendezvous_core::driver::reply::ask;
 use rendezvous_core::driver::server::ServerFailure;
 use rendezvous_core::time::Duration;
 use std::io;
@@ -195,7 +194,7 @@ impl RpcPeer {
         if call.token.is_some_and(CancelToken::is_cancelled) {
             return Err(CallFailure::Cancelled.of(call.handler, self.worker()));
         }
-        let (reply, awaited) = ask();
+        let (reply, awaited) = oneshot::channel();
         let (target, driven) =
             self.begin(CallKind::Responded, call, payload, Completion::Waiter(reply), Driven::ByItself)?;
         let guard = call.token.map(|token| {
@@ -205,7 +204,7 @@ impl RpcPeer {
         if driven == Driven::ByItself {
             target.link.drive(target.id);
         }
-        let result = awaited.wait(FOREVER);
+        let result = awaited.recv_timeout(FOREVER);
         // Cancelling a call releases borrowed bytes, which runs the program's code, and that may wait for this thread.
         // The hook of an ended call cancels nothing.
         guard.into_iter().for_each(CancelGuard::let_go);

@@ -4,7 +4,6 @@ use crate::connection::CallError;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
-use rendezvous_core::driver::reply::Reply;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Result of a call.
@@ -20,7 +19,7 @@ pub(in crate::driver) type Mark = Option<Box<dyn CallGuard>>;
 
 /// Recipient of a call's result.
 pub(super) enum Completion {
-    Waiter(Reply<CallResult>),
+    Waiter(oneshot::Sender<CallResult>),
     Callback(Box<dyn FnOnce(CallResult) + Send>),
     Unowned(Mark),
 }
@@ -34,7 +33,7 @@ impl fmt::Debug for Completion {
 impl Completion {
     pub(super) fn finish(self, result: CallResult) {
         match self {
-            Self::Waiter(reply) => reply.answer(result),
+            Self::Waiter(reply) => drop(reply.send(result)),
             // A panic of a callback is caught, so that it does not affect the other calls of the thread.
             Self::Callback(callback) => drop(catch_unwind(AssertUnwindSafe(|| callback(result)))),
             Self::Unowned(mark) => _ = mark.map(|mark| mark.ended(&result)),

@@ -7,12 +7,13 @@ use crate::wire::HEADER_BYTES;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
-use rendezvous_core::driver::socket::{Idle, classify, look, shut_down};
+use rendezvous_core::driver::socket::{Idle, classify, look};
 use rendezvous_core::error::Cause;
 use rendezvous_core::time::Instant;
 use socket2::{MaybeUninitSlice, SockAddr, Socket};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, IoSlice};
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
 use std::string::ToString;
 
@@ -202,12 +203,13 @@ impl Line {
 
     /// Returns the condition of an idle connection.
     pub(super) fn look(&self) -> Idle {
-        look(self.fd())
+        look(self.transport.socket())
     }
 
     /// Shuts the socket down in both directions, which wakes the thread that polls it.
     pub(super) fn shut_down(&self) {
-        shut_down(self.fd());
+        // A failure means that the connection has ended already.
+        self.transport.socket().shutdown(Shutdown::Both).ok();
     }
 
     /// Writes as much as the socket accepts. `poll_write` returns the next bytes; the parts of payloads are taken from

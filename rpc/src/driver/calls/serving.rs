@@ -17,7 +17,6 @@ use conn::Conn;
 use core::fmt;
 use core::net::SocketAddr;
 use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
-use rendezvous_core::driver::reply::{Reply, ask};
 use rendezvous_core::driver::server::{Listen, ServerFailure, StartError, open_listener};
 use rendezvous_core::driver::socket::{KeepAlive, is_newcomers_fault};
 use rendezvous_core::time::{Duration, Instant};
@@ -155,14 +154,14 @@ impl RpcServer {
     /// whether they had within `timeout`; the server completes the others until it is dropped.
     #[must_use]
     pub fn leave(&self, timeout: Duration) -> bool {
-        let (reply, answer) = ask();
+        let (reply, answer) = oneshot::channel();
         self.shared.lock().leave_request = Some(reply);
         self.shared.io.schedule(Instant::ORIGIN, self.shared.token);
         if self.failure().is_some() {
             // The thread may not have seen the request.
             self.shared.lock().leave_request = None;
         }
-        answer.wait(timeout).is_ok()
+        answer.recv_timeout(timeout).is_ok()
     }
 
     /// Starts to end at once, without waiting.
@@ -210,9 +209,9 @@ struct ServerState {
     /// Connections that are not read until there is capacity.
     unread: Vec<Arc<Conn>>,
     /// The thread is to say goodbye to all callers.
-    leave_request: Option<Reply<()>>,
+    leave_request: Option<oneshot::Sender<()>>,
     /// It has said goodbye. The reply is due when there are no connections.
-    leaving: Option<Reply<()>>,
+    leaving: Option<oneshot::Sender<()>>,
 }
 
 struct Acceptor {
@@ -315,7 +314,7 @@ impl ServerShared {
         }
     }
 
-    fn say_goodbye(&self, now: Instant, reply: Reply<()>, scratch: &mut Vec<u8>) {
+    fn say_goodbye(&self, now: Instant, reply: oneshot::Sender<()>, scratch: &mut Vec<u8>) {
         let mut state = self.lock();
         (state.acceptor, state.leaving) = (None, Some(reply));
         drop(state);
@@ -333,7 +332,7 @@ impl ServerState {
         if self.conns.is_empty()
             && let Some(reply) = self.leaving.take()
         {
-            reply.answer(());
+            reply.send(()).ok();
         }
     }
 }

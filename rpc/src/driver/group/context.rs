@@ -1,14 +1,12 @@
 //! RPC of a context: its backends, and the one worker that it may have.
 
 use super::hosting::wait_for_the_last;
-use super::registry::{
-    BackendError, BaseOptions, DEFAULT_BACKEND, InitRequest, RpcBackend, RpcBackendRegistry, tcp_options,
-};
+use super::registry::{BackendError, DEFAULT_BACKEND, InitRequest, RpcBackend, RpcBackendRegistry};
 use super::worker::{RpcAgent, TcpOptions};
 use super::{RpcInitError, RpcWorker};
 use crate::membership::error::MembershipError;
 use crate::name::{WorkerInfo, WorkerName};
-use crate::options::{OptionsError, RpcOptions};
+use crate::options::RpcOptions;
 use crate::shutdown::Shutdown;
 use alloc::format;
 use alloc::string::String;
@@ -31,14 +29,6 @@ const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 pub struct TcpBackend;
 
 impl RpcBackend for TcpBackend {
-    fn construct_options(
-        &self,
-        base: BaseOptions<'_>,
-        extra_options: &[(&str, &str)],
-    ) -> Result<RpcOptions, OptionsError> {
-        tcp_options(base, extra_options)
-    }
-
     fn init_backend(
         &self,
         request: InitRequest,
@@ -56,13 +46,11 @@ impl RpcBackend for TcpBackend {
 pub struct RpcInit<'a> {
     /// Name of the worker.
     pub name: &'a str,
-    /// Name of the backend; `None` selects the backend of the options, or `tcp`.
-    pub backend: Option<&'a str>,
     /// Number of the worker; `None` takes it from the URL or the environment.
     pub rank: Option<u16>,
     /// Number of workers; `None` for a dynamic group.
     pub world_size: Option<u16>,
-    /// Options; `None` uses the backend's defaults.
+    /// Options, which name the backend; `None` uses the defaults of `tcp`.
     pub options: Option<RpcOptions>,
     /// Values of the environment. Nothing here reads it.
     pub environment: RankEnvironment,
@@ -163,21 +151,6 @@ impl RpcContext {
         lock(&self.registry).names().map(String::from).collect()
     }
 
-    /// Creates options of a backend; `extra_options` are the backend's own options as text.
-    ///
-    /// # Errors
-    /// The name is not registered, or the backend refuses an option.
-    pub fn construct_options(
-        &self,
-        name: &str,
-        base: BaseOptions<'_>,
-        extra_options: &[(&str, &str)],
-    ) -> Result<RpcOptions, BackendError> {
-        // A custom backend may be slow, and may register others, so the registry is not locked.
-        let backend = Arc::clone(lock(&self.registry).find(name)?);
-        Ok(backend.construct_options(base, extra_options)?)
-    }
-
     /// Returns the worker, if there is one.
     #[must_use]
     pub fn agent(&self) -> Option<Arc<dyn RpcWorker>> {
@@ -187,14 +160,11 @@ impl RpcContext {
         }
     }
 
-    fn choose(
-        &self,
-        name: Option<&str>,
-        options: Option<RpcOptions>,
-    ) -> Result<(Arc<dyn RpcBackend>, RpcOptions), BackendError> {
-        // A custom backend may be slow, and may register others, so the registry is not locked.
-        let registry = lock(&self.registry).clone();
-        registry.choose(name, options).map(|(backend, options)| (Arc::clone(backend), options))
+    /// Returns the options, or else those of `tcp`, with the backend that they name.
+    fn choose(&self, options: Option<RpcOptions>) -> Result<(Arc<dyn RpcBackend>, RpcOptions), BackendError> {
+        let options = options.unwrap_or_else(|| RpcOptions::new(DEFAULT_BACKEND));
+        let backend = Arc::clone(lock(&self.registry).find(options.backend())?);
+        Ok((backend, options))
     }
 
     /// Frees the slot if this worker has it.
@@ -244,9 +214,9 @@ impl RpcContext {
     /// # Errors
     /// It did not become one, and nothing is left of it in this process.
     pub fn init(&self, init: RpcInit<'_>) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
-        let RpcInit { name, backend, rank, world_size, options, environment, listen_host, token } = init;
+        let RpcInit { name, rank, world_size, options, environment, listen_host, token } = init;
         let name = WorkerName::new(name)?;
-        let (backend, options) = self.choose(backend, options)?;
+        let (backend, options) = self.choose(options)?;
         let slot_guard = self.begin()?;
         // A world size of 0 counts as none, as in Python.
         let world_size = world_size.filter(|&size| size > 0);
@@ -284,10 +254,10 @@ impl RpcContext {
         store: Arc<NodeStore>,
         init: RpcInit<'_>,
     ) -> Result<Arc<dyn RpcWorker>, RpcInitError> {
-        let RpcInit { name, backend, rank, world_size, options, token, .. } = init;
+        let RpcInit { name, rank, world_size, options, token, .. } = init;
         let name = WorkerName::new(name)?;
         let id = rank.ok_or(RpcInitError::Rank { rank: -1 })?;
-        let (backend, options) = self.choose(backend, options)?;
+        let (backend, options) = self.choose(options)?;
         let slot_guard = self.begin()?;
         let world_size = world_size.filter(|&size| size > 0);
         // A separate handle, so that cancelling the worker's operations does not cancel the caller's.

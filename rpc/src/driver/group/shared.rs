@@ -19,8 +19,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::error::Span;
 use rendezvous_core::rendezvous::parse::Endpoint;
-use rendezvous_core::time::{Duration, Instant, Seconds};
+use rendezvous_core::time::{Duration, Instant};
 use slab::Slab;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -140,7 +141,7 @@ pub enum GroupCallError {
         call: Box<str>,
     },
     /// A custom backend did not respond to a call in time.
-    #[error("{call}: no answer in {}s", Seconds(*.elapsed))]
+    #[error("{call}: no answer in {}", Span(*.elapsed))]
     Late {
         /// Handler and callee.
         call: Box<str>,

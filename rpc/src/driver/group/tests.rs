@@ -360,16 +360,12 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
         ),
         (
             RpcOptions::new("other"),
-            "Could not infer backend for options <other: rpc_timeout=60.0, init_method='env://', \
-             num_worker_threads=16, device_maps={}, devices=[]>",
+            "Argument backend must be a member of BackendType, got other; registered are [\"tcp\"]",
         ),
     ] {
         let error = context.init(RpcInit { name: "w", options: Some(options), ..RpcInit::default() });
         assert_eq!(error.err().expect("none").to_string(), message);
     }
-    let other = RpcInit { name: "w", backend: Some("ucx"), ..RpcInit::default() };
-    let error = context.init(other).err().expect("no such").to_string();
-    assert!(error.starts_with("Argument backend must be a member of BackendType"), "{error}");
     let again = init("again").expect("a member");
     drop(again);
     context.shutdown(Shutdown::Abrupt).expect("it wants to");
@@ -380,14 +376,6 @@ fn a_context_has_one_worker_at_a_time_and_the_url_says_where() {
 struct OnRequest(std::sync::Mutex<Vec<(String, Duration)>>);
 
 impl crate::driver::group::registry::RpcBackend for OnRequest {
-    fn construct_options(
-        &self,
-        base: crate::driver::group::registry::BaseOptions<'_>,
-        local: &[(&str, &str)],
-    ) -> Result<RpcOptions, crate::options::OptionsError> {
-        crate::driver::group::registry::tcp_options(base, local)
-    }
-
     fn init_backend(
         &self,
         request: crate::driver::group::registry::InitRequest,
@@ -407,12 +395,10 @@ fn each_attempt_has_a_prefix_of_its_own_and_the_store_waits_as_long_as_calls() {
         Arc::clone(&curious) as Arc<dyn crate::driver::group::registry::RpcBackend>;
     context.register("curious", backend).expect("free");
     let attempt = |init_method: &str, timeout| {
-        let mut options = RpcOptions::new("tcp");
+        let mut options = RpcOptions::new("curious");
         options.set_init_method(init_method).expect("a URL");
         options.set_rpc_timeout(timeout);
-        let backend = Some("curious");
-        let init =
-            RpcInit { name: "w", backend, rank: Some(0), options: Some(options), ..RpcInit::default() };
+        let init = RpcInit { name: "w", rank: Some(0), options: Some(options), ..RpcInit::default() };
         context.init(init).map(drop).expect_err("it makes none")
     };
     attempt("tcp://127.0.0.1:0", Duration::from_secs(7));

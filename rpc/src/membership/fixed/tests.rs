@@ -108,7 +108,7 @@ fn who_does_not_come_is_named() {
     let Some(Output::Failed(error)) = groups[0].poll_output() else { panic!("it fails") };
     assert_eq!(
         error.to_string(),
-        "2 of 20 workers joined in 60s; missing: 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17 and 2 more"
+        "2 of 20 workers joined in 60.0 s; missing: 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17 and 2 more"
     );
     assert_eq!(groups[0].state, FixedState::Over);
 }
@@ -139,7 +139,7 @@ fn who_is_busy_at_the_end_is_named() {
     let Some(Output::Failed(error)) = reported[0].first() else { panic!("{reported:?}") };
     assert_eq!(
         error.to_string(),
-        "1 of 2 workers finished their calls in 60s; still busy, or dead: b (id 1)"
+        "1 of 2 workers finished their calls in 60.0 s; still busy, or dead: b (id 1)"
     );
 }
 

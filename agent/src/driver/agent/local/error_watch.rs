@@ -5,14 +5,11 @@
 
 use crate::driver::worker_logs::error_file_age;
 use crate::log_layout::ERROR_FILE;
-use alloc::ffi::CString;
 use alloc::vec::Vec;
-use core::mem::offset_of;
+use core::mem::MaybeUninit;
 use rendezvous_core::time::Duration;
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 /// The error files of one start.
@@ -21,14 +18,18 @@ pub(super) struct ErrorWatch {
     /// Paths of the error files, by local rank.
     paths: Vec<Option<PathBuf>>,
     /// The inotify descriptor. Without one, files are ordered by their times and ranks.
-    list: Option<File>,
+    list: Option<OwnedFd>,
     /// The inotify watch of each worker's folder, by local rank.
-    folders: Vec<libc::c_int>,
+    folders: Vec<Option<i32>>,
 }
 
 impl ErrorWatch {
     pub(super) fn new() -> Self {
-        Self { paths: Vec::new(), list: open(), folders: Vec::new() }
+        Self {
+            paths: Vec::new(),
+            list: inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok(),
+            folders: Vec::new(),
+        }
     }
 
     /// Returns the inotify descriptor. The kernel takes about 10 ms to close its last reference, and the peers of a
@@ -40,9 +41,8 @@ impl ErrorWatch {
     /// Watches the folders of the next start's workers.
     pub(super) fn begin(&mut self, paths: Vec<Option<PathBuf>>) {
         if let Some(list) = &self.list {
-            for folder in self.folders.drain(..).filter(|folder| *folder >= 0) {
-                // SAFETY: passes numbers only.
-                unsafe { libc::inotify_rm_watch(list.as_raw_fd(), folder) };
+            for folder in self.folders.drain(..).flatten() {
+                inotify::remove_watch(list, folder).ok();
             }
             self.folders = paths.iter().map(|path| watch(list, path.as_deref())).collect();
         }
@@ -66,43 +66,23 @@ impl ErrorWatch {
 
     /// Returns the local ranks whose files were created, in this order.
     fn order(&mut self) -> Vec<u32> {
-        const HEAD: usize = size_of::<libc::inotify_event>();
         let mut ranks = Vec::new();
-        let Some(list) = &mut self.list else { return ranks };
-        let number = |rest: &[u8], at: usize| {
-            rest.get(at..at + 4).and_then(|four| Some(i32::from_ne_bytes(four.try_into().ok()?)))
-        };
-        let mut bytes = [0; 4096];
-        while let Ok(count @ 1..) = list.read(&mut bytes) {
-            let mut rest = &bytes[..count];
-            while let (Some(folder), Some(length)) = (
-                number(rest, offset_of!(libc::inotify_event, wd)),
-                number(rest, offset_of!(libc::inotify_event, len)),
-            ) {
-                let end = HEAD + length.unsigned_abs() as usize;
-                let Some(name) = rest.get(HEAD..end) else { break };
-                let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-                let rank =
-                    (0..).zip(&self.folders).find(|(_, known)| **known == folder).map(|(rank, _)| rank);
-                ranks.extend(rank.filter(|_| name == ERROR_FILE.as_bytes()));
-                rest = &rest[end..];
+        let Some(list) = &self.list else { return ranks };
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(list, &mut buffer);
+        while let Ok(event) = events.next() {
+            if event.file_name().is_some_and(|name| name.to_bytes() == ERROR_FILE.as_bytes()) {
+                let folder = Some(event.wd());
+                ranks.extend(
+                    (0..).zip(&self.folders).find(|(_, known)| **known == folder).map(|(rank, _)| rank),
+                );
             }
         }
         ranks
     }
 }
 
-fn open() -> Option<File> {
-    // SAFETY: passes flags only.
-    let fd = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
-    // SAFETY: the descriptor was just opened and has no other owner.
-    (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })
-}
-
-/// Returns the watch of a folder, or -1 if there is none.
-fn watch(list: &File, path: Option<&Path>) -> libc::c_int {
-    let Some(folder) = path.and_then(Path::parent) else { return -1 };
-    let Ok(folder) = CString::new(folder.as_os_str().as_bytes()) else { return -1 };
-    // SAFETY: the path is null-terminated.
-    unsafe { libc::inotify_add_watch(list.as_raw_fd(), folder.as_ptr(), libc::IN_CREATE | libc::IN_MOVED_TO) }
+/// Returns the watch of a worker's folder, if there is one.
+fn watch(list: &OwnedFd, path: Option<&Path>) -> Option<i32> {
+    inotify::add_watch(list, path?.parent()?, WatchFlags::CREATE | WatchFlags::MOVED_TO).ok()
 }

@@ -5,7 +5,6 @@ use crate::driver::process::{parent_of, pidfd_of, send_signal};
 use crate::watchdog::{CHECK_INTERVAL, ExpiredTimer, Watchdog};
 use crate::worker_event::WorkerEvent;
 use alloc::collections::VecDeque;
-use alloc::ffi::CString;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -14,11 +13,11 @@ use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::driver::random::random_seed;
 use rendezvous_core::driver::temporary::temporary_folder;
 use rendezvous_core::time::Instant;
+use rustix::fs::{CWD, Mode, mkfifoat};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -211,11 +210,7 @@ fn make_pipe(path: &Path) -> io::Result<File> {
         }
         Err(_) => {}
     }
-    let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: passes a null-terminated path and a mode.
-    if unsafe { libc::mkfifo(name.as_ptr(), 0o600) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR)?;
     // Opened for writing as well: a pipe without writers is at its end, and would always be readable.
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)
 }

@@ -138,7 +138,7 @@ fn a_join_that_times_out_names_the_present_and_the_missing_nodes() {
     assert_eq!(
         world.pass(secs(600)),
         "a fails: round 1 of the rendezvous 'j' was not formed: 1 of at least 3 nodes were there (a); missing of the \
-         last round: b (was lost: the connection ended), c (has not rejoined) (waited 600s)"
+         last round: b (was lost: the connection ended), c (has not rejoined) (waited 600.0 s)"
     );
     assert_eq!(world.status(), "Gathering 1 0/0/0/1/0");
     assert_eq!(world.leave("a"), "error: participant 97 is in no run");
@@ -167,7 +167,7 @@ fn nodes_are_notified_when_no_node_waits_any_more() {
     assert_eq!(
         world.pass(secs(600)),
         "b fails: round 1 of the rendezvous 'j' was not formed: 1 of at least 1 nodes were there (b), and round 0 was \
-         still live; missing of the last round: a (has not rejoined) (waited 600s); a gets 0 waiting"
+         still live; missing of the last round: a (has not rejoined) (waited 600.0 s); a gets 0 waiting"
     );
 }
 
@@ -517,7 +517,7 @@ fn a_host_that_fails_again_and_again_is_kept_out() {
     }
     assert_eq!(
         world.join("a"),
-        "error: host a failed 2 times in a row and is kept out of the run 'j' for another 9s"
+        "error: host a failed 2 times in a row and is kept out of the run 'j' for another 9.0 s"
     );
     world.pass(secs(9));
     assert_eq!(world.join("a"), "a seated");

@@ -1,0 +1,632 @@
+// rendezvous/agent.hpp: agents, which supervise the worker processes of a node, and error files of workers. For C++17
+// and later; rendezvous.hpp includes it.
+#ifndef RENDEZVOUS_AGENT_HPP
+#define RENDEZVOUS_AGENT_HPP
+
+#include "loop.hpp"
+#include "rendezvous.hpp"
+#include "agent.h"
+
+#if defined(__cpp_exceptions)
+#include <cstdlib>
+#include <exception>
+#endif
+
+namespace rdzv {
+inline namespace RDZV_DETAIL_NAMESPACE {
+
+/// State of a group of workers.
+enum class worker_state : std::int32_t {
+  unknown = RDZV_WORKERS_UNKNOWN,
+  init = RDZV_WORKERS_INIT,
+  healthy = RDZV_WORKERS_HEALTHY,
+  unhealthy = RDZV_WORKERS_UNHEALTHY,
+  stopped = RDZV_WORKERS_STOPPED,
+  succeeded = RDZV_WORKERS_SUCCEEDED,
+  failed = RDZV_WORKERS_FAILED,
+};
+
+/// Returns a name such as "HEALTHY".
+inline std::string_view name(worker_state state) { return rdzv_worker_state_name(static_cast<std::int32_t>(state)); }
+
+/// Phase of an agent.
+enum class agent_phase : std::int32_t {
+  idle = RDZV_PHASE_IDLE,
+  meeting = RDZV_PHASE_MEETING,
+  assigning = RDZV_PHASE_ASSIGNING,
+  starting = RDZV_PHASE_STARTING,
+  running = RDZV_PHASE_RUNNING,
+  restarting = RDZV_PHASE_RESTARTING,
+  exit_barrier = RDZV_PHASE_EXIT_BARRIER,
+  ending = RDZV_PHASE_ENDING,
+  closing = RDZV_PHASE_CLOSING,
+  over = RDZV_PHASE_OVER,
+};
+
+/// Returns a name such as "running".
+inline std::string_view name(agent_phase phase) { return rdzv_agent_phase_name(static_cast<std::int32_t>(phase)); }
+
+/// Outcome of an agent.
+enum class agent_outcome : std::int32_t {
+  succeeded = RDZV_OUTCOME_SUCCEEDED,
+  /// The agent was a spare and was not needed: a success, too.
+  not_needed = RDZV_OUTCOME_NOT_NEEDED,
+  stopped = RDZV_OUTCOME_STOPPED,
+  failed = RDZV_OUTCOME_FAILED,
+  guard_lost = RDZV_OUTCOME_GUARD_LOST,
+};
+
+namespace detail {
+
+inline std::string copy_text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
+
+}  // namespace detail
+
+/// Workers of an agent at one moment.
+struct worker_group {
+  struct worker {
+    std::uint32_t local_rank = 0;
+    std::uint64_t global_rank = 0, role_rank = 0, world_size = 0, role_world_size = 0;
+    /// 0 until the worker is started.
+    std::uint32_t pid = 0;
+    /// Present once the worker has exited; minus the number of the signal that ended it.
+    std::optional<std::int32_t> exit_code;
+  };
+
+  std::string role;
+  worker_state state = worker_state::init;
+  /// Rank of the agent among the agents; empty while there is no round.
+  std::optional<std::int64_t> group_rank;
+  std::int64_t group_world_size = 0;
+  std::optional<std::int64_t> round;
+  /// Number of earlier starts of the group, for any reason.
+  std::uint64_t attempt = 0;
+  /// Number of restarts because the group's own workers failed.
+  std::uint32_t restart_count = 0;
+  /// By local rank; empty until the ranks are known.
+  std::vector<worker> workers;
+
+  /// Copies a group of the C API.
+  static worker_group copy_of(const rdzv_worker_group& group) {
+    worker_group copy;
+    copy.role = group.role;
+    copy.state = static_cast<worker_state>(group.state);
+    if (group.group_rank >= 0) copy.group_rank = group.group_rank;
+    copy.group_world_size = group.group_world_size;
+    if (group.round >= 0) copy.round = group.round;
+    copy.attempt = group.attempt;
+    copy.restart_count = group.restart_count;
+    for (std::size_t i = 0; i < group.worker_count; ++i) {
+      const rdzv_worker& of = *group.workers[i];
+      copy.workers.push_back({of.local_rank, of.global_rank, of.role_rank, of.world_size, of.role_world_size, of.pid,
+                              of.has_exited != 0 ? std::optional(of.exit_code) : std::nullopt});
+    }
+    return copy;
+  }
+};
+
+/// Kind of an agent's event.
+enum class agent_event_kind : std::int32_t {
+  /// The agent moved from phase `from` to `to`; `message` has the reason.
+  phase = RDZV_AGENT_EVENT_PHASE,
+  /// All workers of `attempt` run; the five times say how long each step took.
+  running = RDZV_AGENT_EVENT_RUNNING,
+  /// A worker exited.
+  exited = RDZV_AGENT_EVENT_EXITED,
+  /// The agent kills the remaining processes; `message` has the reason.
+  killing = RDZV_AGENT_EVENT_KILLING,
+  /// The agent gave up, after `stop`, on processes that survived the kill.
+  gave_up = RDZV_AGENT_EVENT_GAVE_UP,
+  /// Workers of one attempt failed; `message` has the report.
+  workers_failed = RDZV_AGENT_EVENT_WORKERS_FAILED,
+  /// The agent has ended.
+  over = RDZV_AGENT_EVENT_OVER,
+  /// A timer that a worker had set expired; `message` names it. `local_rank` is the worker's, if it is known.
+  timer_expired = RDZV_AGENT_EVENT_TIMER_EXPIRED,
+  /// Information for the user in `message`.
+  remark = RDZV_AGENT_EVENT_REMARK,
+};
+
+/// Event of an agent.
+struct agent_event {
+  using microseconds = std::chrono::microseconds;
+
+  agent_event_kind kind = agent_event_kind::over;
+  agent_phase from = agent_phase::idle;
+  agent_phase to = agent_phase::idle;
+  /// Number of the attempt; 0 is the first.
+  std::uint64_t attempt = 0;
+  std::uint32_t local_rank = 0;
+  /// Minus the number of the signal that ended the worker.
+  std::int32_t exit_code = 0;
+  /// True if the agent had stopped the worker.
+  bool was_stopped = false;
+  microseconds detect{0}, stop{0}, rendezvous{0}, assign{0}, start{0};
+  /// Text for the user.
+  std::string message;
+  /// Restarts that remain for failures of the group's own workers.
+  std::uint32_t restarts_left = 0;
+  /// Workers at the time of the event; `agent::worker_group` may return a later state.
+  rdzv::worker_group group;
+};
+
+namespace detail {
+
+inline agent_event cpp_event(const rdzv_agent_event& event) {
+  using microseconds = std::chrono::microseconds;
+  agent_event copy;
+  copy.kind = static_cast<agent_event_kind>(event.kind);
+  copy.from = static_cast<agent_phase>(event.from);
+  copy.to = static_cast<agent_phase>(event.to);
+  copy.attempt = event.attempt;
+  copy.local_rank = event.local_rank;
+  copy.exit_code = event.exit_code;
+  copy.was_stopped = event.was_stopped != 0;
+  copy.detect = microseconds(event.detect_us);
+  copy.stop = microseconds(event.stop_us);
+  copy.rendezvous = microseconds(event.rendezvous_us);
+  copy.assign = microseconds(event.assign_us);
+  copy.start = microseconds(event.start_us);
+  copy.message = event.message;
+  copy.restarts_left = event.restarts_left;
+  copy.group = worker_group::copy_of(*event.group);
+  return copy;
+}
+
+}  // namespace detail
+
+/// Failure of one worker.
+struct worker_failure {
+  std::string host;
+  std::uint32_t local_rank = 0;
+  std::uint64_t global_rank = 0, group_rank = 0;
+  std::uint32_t pid = 0;
+  /// Minus the number of the signal that ended the worker.
+  std::int32_t exit_code = 0;
+  /// Such as "SIGSEGV"; empty if no signal ended the worker.
+  std::string signal;
+  std::chrono::system_clock::time_point when;
+  /// Message and call stack from the worker's error file; the call stack is empty if it is unknown.
+  std::string message, callstack;
+  /// Last lines of standard error, oldest first.
+  std::vector<std::string> stderr_tail;
+};
+
+/// Result of an agent that has ended.
+struct agent_result {
+  agent_outcome outcome = agent_outcome::failed;
+  /// Reason for the outcome.
+  std::string reason;
+  /// Report of the failures for the user, as text (empty if there were none) and as JSON ("null" then).
+  std::string report, report_json;
+  /// Failures of the last attempt, root cause first.
+  std::vector<worker_failure> failures;
+  /// Global rank and returned bytes of each worker of this agent; empty unless the workers ran a function and
+  /// succeeded.
+  std::vector<std::pair<std::uint64_t, std::string>> returned;
+
+  bool succeeded() const noexcept {
+    return outcome == agent_outcome::succeeded || outcome == agent_outcome::not_needed;
+  }
+};
+
+namespace detail {
+
+inline agent_result cpp_result(const rdzv_agent_result& result) {
+  const auto outcome = static_cast<agent_outcome>(result.outcome);
+  agent_result copy{outcome, result.reason, result.report, result.report_json, {}, {}};
+  for (std::size_t i = 0; i < result.failure_count; ++i) {
+    const rdzv_worker_failure& of = *result.failures[i];
+    const std::chrono::system_clock::time_point when(std::chrono::seconds(of.timestamp_s));
+    copy.failures.push_back({of.host, of.local_rank, of.global_rank, of.group_rank, of.pid, of.exit_code,
+                             copy_text(of.signal), when, of.message, copy_text(of.callstack),
+                             std::vector<std::string>(of.stderr_lines, of.stderr_lines + of.stderr_line_count)});
+  }
+  for (std::size_t i = 0; i < result.returned_count; ++i)
+    copy.returned.emplace_back(result.returned[i].global_rank, text(result.returned[i].data, result.returned[i].len));
+  return copy;
+}
+
+}  // namespace detail
+
+/// Arguments and return value of a worker function.
+class worker_call {
+ public:
+  explicit worker_call(rdzv_worker_call* call) noexcept : call_(call) {}
+  std::vector<std::string> arguments() const { return {call_->arguments, call_->arguments + call_->argument_count}; }
+  /// Sets the value that the worker returns, 256 MiB at most. The data is copied, and the last call counts. If the
+  /// value is too long or the system lacks memory for it, the worker fails with exit code 102 and a message.
+  void set_returned(std::string_view data) { rdzv_worker_call_return(call_, detail::bytes(data), data.size()); }
+
+ private:
+  rdzv_worker_call* call_;
+};
+
+/// Way of assigning ranks to workers.
+enum class rank_assignment : std::int32_t {
+  /// Agents exchange their roles and sizes through the round's store.
+  through_store = RDZV_RANKS_THROUGH_STORE,
+  /// All agents have the same number of workers and one role; each agent computes its ranks by itself.
+  identical = RDZV_RANKS_IDENTICAL,
+};
+
+/// Processors of a worker.
+enum class numa_binding : std::int32_t {
+  none = RDZV_NUMA_NONE,
+  /// Those of its NUMA node.
+  node = RDZV_NUMA_NODE,
+  /// Those of its node's socket.
+  socket = RDZV_NUMA_SOCKET,
+  /// Its own share of the cores of its node.
+  exclusive = RDZV_NUMA_EXCLUSIVE,
+  /// Cores of its node that share a cache.
+  core_complex = RDZV_NUMA_CORE_COMPLEX,
+};
+
+/// Options of an agent. An empty string or optional stands for the default, which agent.h has for each field of
+/// `rdzv_agent_options`.
+struct agent_options {
+  using milliseconds = std::chrono::milliseconds;
+  using optional_time = std::optional<milliseconds>;
+
+  /// Number of workers, from 1 to 4096.
+  std::uint32_t local_world_size = 1;
+  /// Program that each worker runs, with `${local_rank}` in its arguments; without one, the workers run `function`. A
+  /// name without a slash is searched for in PATH.
+  std::string program;
+  std::vector<std::string> arguments;
+  /// Function of this program. It runs in a forked process and sees the program's memory as it was when the agent was
+  /// created: see `rdzv_worker_fn`. If an exception leaves it, the error is recorded and the worker exits with code 1.
+  std::function<int(worker_call&)> function;
+  /// Variables that override those of this program.
+  std::vector<std::pair<std::string, std::string>> environment;
+  std::string directory;
+  std::string role;
+  /// Restarts after failures of the agent's own workers: 3, or 0 for none.
+  std::optional<std::uint32_t> max_restarts;
+  /// Longest pause before a restart: 10 s, or 0 for none.
+  optional_time restart_backoff;
+  /// Signal that stops workers: SIGTERM.
+  int stop_signal = 0;
+  /// Time that workers have to end after the stop signal: 30 s; 0 kills them at once.
+  optional_time stop_timeout;
+  /// Time that processes that workers leave behind have to end: 3 s; 0 kills them at once.
+  optional_time leftover_timeout;
+  optional_time kill_timeout;
+  optional_time start_timeout;
+  /// Wait for agents whose workers still run: as long as those run if the rendezvous reports deaths, otherwise 300 s; 0
+  /// for no wait.
+  optional_time exit_barrier_timeout;
+  rdzv::rank_assignment rank_assignment = rdzv::rank_assignment::through_store;
+  /// Wait for the other agents when ranks are assigned: 60 s.
+  optional_time assign_timeout;
+  optional_time monitor_interval;
+  /// Time for which a worker may hang in the kernel before the agent gives up; not checked by default.
+  optional_time stuck_timeout;
+  /// Each worker sees one device, and LOCAL_RANK 0.
+  bool one_device_each = false;
+  /// Workers that run a program are bound to processors by the program numactl.
+  rdzv::numa_binding numa_binding = rdzv::numa_binding::none;
+  /// Host in reports.
+  std::string host_name;
+  /// Address at which workers of other nodes reach this one, and address on which it listens if it hosts their store.
+  std::string local_addr, listen_addr;
+  /// Address of an existing store for the workers; with a port alone, that of the store that this agent serves.
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+  /// Directory for log and error files; "/dev/null" for none.
+  std::string log_dir;
+  /// Streams for files ("0" none, "1" stdout, "2" stderr, "3" both, or "RANK:N,RANK:N"), and those that go to the
+  /// console as well, with a prefix.
+  std::string redirects, tee, line_prefix;
+  /// Workers whose output the console shows, such as "0,2".
+  std::string local_ranks_filter;
+  /// Comma-separated substrings: lines that contain one are also written to one file for all workers.
+  std::string duplicate_stdout_filters, duplicate_stderr_filters;
+  /// Pipe through which workers set timers, by the protocol of PyTorch's file timers.
+  std::string timer_file;
+};
+
+/// Receiver of an agent's metrics and event records: values in the unit that the name ends with, and JSON objects of
+/// one line. Called on the thread that drives the agent. Exceptions are dropped.
+struct agent_sink {
+  std::function<void(std::string_view name, std::int64_t value)> metric;
+  std::function<void(std::string_view json)> record;
+};
+
+namespace detail {
+
+inline int32_t run_function(void* user_data, rdzv_worker_call* call);
+
+/// Options of the C API, with the lists that they point to. The C++ options and the function must outlive it.
+struct c_agent_options {
+  rdzv_agent_options value{};
+  std::vector<const char*> arguments, environment;
+  std::vector<std::string> variables;
+
+  c_agent_options(const agent_options& from, const std::function<int(worker_call&)>* function) {
+    for (const auto& argument : from.arguments) arguments.push_back(argument.c_str());
+    for (const auto& [key, content] : from.environment) variables.push_back(key + "=" + content);
+    for (const auto& variable : variables) environment.push_back(variable.c_str());
+    value.struct_size = sizeof value;
+    // 0 is the default in C: a number of workers that is 0 is refused like one that is too large.
+    value.local_world_size = from.local_world_size == 0 ? UINT32_MAX : from.local_world_size;
+    value.program = text(from.program);
+    if (function != nullptr) {
+      value.function = &run_function;
+      value.user_data = const_cast<void*>(static_cast<const void*>(function));
+    }
+    value.arguments = arguments.data();
+    value.argument_count = arguments.size();
+    value.environment = environment.data();
+    value.environment_count = environment.size();
+    value.directory = text(from.directory);
+    value.role = text(from.role);
+    value.host_name = text(from.host_name);
+    value.local_addr = text(from.local_addr);
+    value.listen_addr = text(from.listen_addr);
+    value.master_addr = text(from.master_addr);
+    value.master_port = from.master_port;
+    value.rank_assignment = static_cast<std::int32_t>(from.rank_assignment);
+    value.devices = from.one_device_each ? RDZV_DEVICES_ONE_EACH : RDZV_DEVICES_ALL;
+    value.numa_binding = static_cast<std::int32_t>(from.numa_binding);
+    if (from.max_restarts) {
+      const std::uint32_t count = *from.max_restarts < INT32_MAX ? *from.max_restarts : INT32_MAX;
+      value.max_restarts = count == 0 ? -1 : static_cast<std::int32_t>(count);
+    }
+    value.stop_signal = from.stop_signal;
+    value.stop_timeout_ms = time(from.stop_timeout);
+    value.leftover_timeout_ms = time(from.leftover_timeout);
+    value.kill_timeout_ms = time(from.kill_timeout);
+    value.start_timeout_ms = time(from.start_timeout);
+    value.restart_backoff_ms = time(from.restart_backoff);
+    value.exit_barrier_timeout_ms = time(from.exit_barrier_timeout);
+    value.assign_timeout_ms = time(from.assign_timeout);
+    value.monitor_interval_ms = time(from.monitor_interval);
+    value.stuck_timeout_ms = time(from.stuck_timeout);
+    value.timer_file = text(from.timer_file);
+    value.log_dir = text(from.log_dir);
+    value.redirects = text(from.redirects);
+    value.tee = text(from.tee);
+    value.line_prefix = text(from.line_prefix);
+    value.local_ranks_filter = text(from.local_ranks_filter);
+    value.duplicate_stdout_filters = text(from.duplicate_stdout_filters);
+    value.duplicate_stderr_filters = text(from.duplicate_stderr_filters);
+  }
+
+  static const char* text(const std::string& from) { return from.empty() ? nullptr : from.c_str(); }
+  /// 0 is the default in C, and -1 stands for no time. A negative time is refused.
+  static std::int64_t time(const agent_options::optional_time& from) {
+    if (!from || from->count() > 0) return from ? from->count() : 0;
+    return from->count() == 0 ? -1 : INT64_MIN;
+  }
+};
+
+template <class F, class... A>
+void call_sink(const F& function, A... arguments) noexcept {
+#if defined(__cpp_exceptions)
+  try {
+#endif
+    function(arguments...);
+#if defined(__cpp_exceptions)
+  } catch (...) {
+  }
+#endif
+}
+
+inline void put_metric(void* user_data, const std::uint8_t* name, std::size_t size, std::int64_t value) {
+  call_sink(static_cast<agent_sink*>(user_data)->metric, text(name, size), value);
+}
+
+inline void put_record(void* user_data, const std::uint8_t* json, std::size_t size) {
+  call_sink(static_cast<agent_sink*>(user_data)->record, text(json, size));
+}
+
+inline void drop_sink(void* user_data) { delete static_cast<agent_sink*>(user_data); }
+
+}  // namespace detail
+
+/// Supervisor of a node's worker processes: it joins the rendezvous, starts and monitors the workers, and restarts them
+/// when one fails or the membership changes. It runs once. Any thread may call `stop`, `pass_signal` and
+/// `worker_group`.
+class agent {
+ public:
+  using listener = std::function<void(const agent_event&)>;
+
+  /// The agent shares the handler, which must not be used for anything else until the agent has ended. This call forks
+  /// a process for the workers: call it before the program has many threads.
+  static result<agent> create(const agent_options& options, const rendezvous_handler& handler,
+                              const context* shared = nullptr) {
+    agent made;
+    if (options.function) made.function_ = std::make_unique<std::function<int(worker_call&)>>(options.function);
+    const detail::c_agent_options given(options, made.function_.get());
+    rdzv_agent* raw = nullptr;
+    const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
+    auto failure = detail::failure_of(rdzv_agent_new, context, &given.value, handler.c_handle(), &raw);
+    if (failure) return std::move(*failure);
+    made.handle_.reset(raw);
+    return made;
+  }
+
+  /// Runs the agent to its end on this thread. `on_event` is called for each event; it may stop the agent. An exception
+  /// that leaves it stops the agent and is thrown again by this call.
+  result<agent_result> run(listener on_event = nullptr) {
+    listening state{this, &on_event};
+    rdzv_agent_result ended{};
+    ended.struct_size = sizeof ended;
+    const rdzv_agent_listener each = on_event ? &handle_event : nullptr;
+    auto failure = detail::failure_of(rdzv_agent_run, c_handle(), each, static_cast<void*>(&state), &ended);
+#if defined(__cpp_exceptions)
+    if (state.thrown) std::rethrow_exception(state.thrown);
+#endif
+    if (failure) return std::move(*failure);
+    return detail::cpp_result(ended);
+  }
+  /// Returns the result, once the agent has ended.
+  result<agent_result> get_result() const {
+    rdzv_agent_result ended{};
+    ended.struct_size = sizeof ended;
+    if (auto failure = detail::failure_of(rdzv_agent_get_result, c_handle(), &ended)) return std::move(*failure);
+    return detail::cpp_result(ended);
+  }
+  /// Adds a sink. Added before the agent runs, it receives everything from the start.
+  result<void> add_sink(agent_sink sink) const {
+    auto owned = std::make_unique<agent_sink>(std::move(sink));
+    rdzv_agent_sink given{};
+    given.struct_size = sizeof given;
+    given.user_data = owned.get();
+    given.metric = owned->metric ? &detail::put_metric : nullptr;
+    given.record = owned->record ? &detail::put_record : nullptr;
+    given.destroy = &detail::drop_sink;
+    auto added = detail::call(rdzv_agent_add_sink, c_handle(), &given);
+    if (added) static_cast<void>(owned.release());
+    return added;
+  }
+  /// Serves the agent's health over HTTP at a numeric address until the agent is destroyed. Returns the port; `port` 0
+  /// is any free one.
+  result<std::uint16_t> serve_health(std::string_view host, detail::port_number port) const {
+    if (auto failure = port.refusal()) return std::move(*failure);
+    std::uint16_t bound = 0;
+    auto failure =
+        detail::failure_of(rdzv_agent_serve_health, c_handle(), detail::bytes(host), host.size(), port.value(), &bound);
+    if (failure) return std::move(*failure);
+    return bound;
+  }
+  /// Makes the agent stop its workers and end. A second request kills the workers.
+  void stop() const noexcept { rdzv_agent_stop(c_handle(), 0, nullptr); }
+  /// Does the same with this signal, as a launcher that received it.
+  result<void> stop(int signal) const { return detail::call(rdzv_agent_stop, c_handle(), signal); }
+  /// Sends a signal to the workers and changes nothing else.
+  result<void> pass_signal(int signal) const { return detail::call(rdzv_agent_pass_signal, c_handle(), signal); }
+  /// Returns the workers at this moment.
+  result<rdzv::worker_group> worker_group() const {
+    const rdzv_worker_group* raw = nullptr;
+    if (auto failure = detail::failure_of(rdzv_agent_get_worker_group, c_handle(), &raw)) return std::move(*failure);
+    const std::unique_ptr<const rdzv_worker_group, void (*)(const rdzv_worker_group*)> owned(raw,
+                                                                                            rdzv_worker_group_free);
+    return rdzv::worker_group::copy_of(*owned);
+  }
+
+  const rdzv_agent* c_handle() const noexcept { return handle_.get(); }
+  /// Takes over a handle of the C API.
+  static agent adopt(rdzv_agent* handle) noexcept {
+    agent made;
+    made.handle_.reset(handle);
+    return made;
+  }
+
+ private:
+  struct listening {
+    const agent* self;
+    const listener* on_event;
+#if defined(__cpp_exceptions)
+    std::exception_ptr thrown = nullptr;
+#endif
+  };
+
+  agent() = default;
+
+  static void handle_event(void* user_data, const rdzv_agent_event* event) {
+    listening* of = static_cast<listening*>(user_data);
+#if defined(__cpp_exceptions)
+    if (of->thrown) return;
+    try {
+#endif
+      (*of->on_event)(detail::cpp_event(*event));
+#if defined(__cpp_exceptions)
+    } catch (...) {
+      of->thrown = std::current_exception();
+      of->self->stop();
+    }
+#endif
+  }
+
+  // Destroyed after the agent.
+  std::unique_ptr<std::function<int(worker_call&)>> function_;
+  detail::handle<rdzv_agent, rdzv_agent_free> handle_;
+};
+
+/// Adds an agent to a loop, which drives it from now on; its events have `event_kind::agent`. The agent must stay, to be
+/// stopped and for its result. `event_loop::remove` takes it out.
+inline result<event_loop::member> add_agent(event_loop& loop, const agent& which, void* user_data = nullptr) {
+  return detail::call<event_loop::member>(rdzv_loop_add_agent, loop.c_handle(), which.c_handle(), user_data);
+}
+
+/// Returns the agent's event if the last event of the loop was one of `event_kind::agent`.
+inline result<agent_event> agent_event_of(event_loop& loop) {
+  rdzv_agent_event event{};
+  event.struct_size = sizeof event;
+  if (auto failure = detail::failure_of(rdzv_loop_agent_event, loop.c_handle(), &event)) return std::move(*failure);
+  return detail::cpp_event(event);
+}
+
+/// Writes an error to the worker's error file, in PyTorch's format; its agent reports it. False if no agent started
+/// this process.
+inline result<bool> record_error(std::string_view message, std::string_view callstack = {}) {
+  std::int32_t recorded = 0;
+  auto failure = detail::failure_of(rdzv_record_error, detail::bytes(message), message.size(),
+                                    detail::bytes(callstack), callstack.size(), &recorded);
+  if (failure) return std::move(*failure);
+  return recorded != 0;
+}
+
+#if defined(__cpp_exceptions)
+inline result<bool> record_error(const std::exception& thrown) { return record_error(std::string_view(thrown.what())); }
+
+namespace detail {
+
+inline std::terminate_handler& next_terminate_handler() {
+  static std::terminate_handler next = nullptr;
+  return next;
+}
+
+[[noreturn]] inline void record_and_terminate() {
+  if (const std::exception_ptr thrown = std::current_exception()) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::exception& known) {
+      static_cast<void>(record_error(known));
+    } catch (...) {
+      static_cast<void>(record_error("an exception that is no std::exception"));
+    }
+  } else {
+    static_cast<void>(record_error("std::terminate was called without an exception"));
+  }
+  if (next_terminate_handler() != nullptr) next_terminate_handler()();
+  std::abort();
+}
+
+}  // namespace detail
+
+/// Makes an uncaught exception of a worker go to its error file before the program ends as it would have ended. Call it
+/// first in `main`.
+inline void record_uncaught_errors() {
+  if (std::get_terminate() == &detail::record_and_terminate) return;
+  detail::next_terminate_handler() = std::set_terminate(&detail::record_and_terminate);
+}
+#endif
+
+namespace detail {
+
+inline int32_t run_function(void* user_data, rdzv_worker_call* call) {
+  worker_call given(call);
+#if defined(__cpp_exceptions)
+  try {
+#endif
+    return (*static_cast<std::function<int(worker_call&)>*>(user_data))(given);
+#if defined(__cpp_exceptions)
+  } catch (const std::exception& thrown) {
+    static_cast<void>(record_error(thrown));
+  } catch (...) {
+    static_cast<void>(record_error("an exception that is no std::exception"));
+  }
+  return 1;
+#endif
+}
+
+}  // namespace detail
+
+}  // inline namespace
+}  // namespace rdzv
+
+#endif  // RENDEZVOUS_AGENT_HPP
