@@ -392,8 +392,7 @@ fn a_refused_join_has_the_servers_words() {
     let (address, _server) = serve(
         1,
         Box::new(|stage, id, _| {
-            let text =
-                b"round 0 of the rendezvous 'run' was not formed: 1 of at least 2 nodes were there (n0)";
+            let text = b"round 0 was not formed: 1 of at least 2 nodes were there (n0)";
             let fault = Fault { text, ..Fault::new(FaultCode::TimedOut, 100, 0) };
             stage.answer(id, &ServerFrame::Error { fault });
             Then::GoOn

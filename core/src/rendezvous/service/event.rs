@@ -213,7 +213,7 @@ pub enum JoinFailure {
 impl fmt::Display for JoinFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TimedOut { waited, shortfall } => write!(f, "{shortfall} (waited {})", Span(*waited)),
+            Self::TimedOut { shortfall, .. } => write!(f, "{shortfall}"),
             Self::Closed { run_id, by, failure } => {
                 write!(f, "the rendezvous '{run_id}' is closed{}", By(by.as_deref(), failure.as_deref()))
             }
@@ -230,8 +230,6 @@ pub(super) const NAMES_MAX: usize = 16;
 /// Why no round was formed in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortfall {
-    /// The run's id.
-    pub run_id: RunId,
     /// Number of the round that was not formed.
     pub round: u64,
     /// Number of nodes that it needs.
@@ -250,7 +248,7 @@ pub struct Shortfall {
 
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "round {} of the rendezvous '{}' was not formed: ", self.round, self.run_id)?;
+        write!(f, "round {} was not formed: ", self.round)?;
         write!(f, "{} of at least {} nodes were there", self.there_count, self.minimum)?;
         let more = |f: &mut fmt::Formatter<'_>, count: u32, named: usize| {
             let more = usize::try_from(count).unwrap_or(usize::MAX).saturating_sub(named);

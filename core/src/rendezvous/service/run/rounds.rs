@@ -121,7 +121,6 @@ impl Run {
         let there = self.members.iter().filter(|(_, member)| member.node_state.is_gathered());
         let missing = || self.record.iter().flat_map(RoundRecord::missing);
         Shortfall {
-            run_id: self.id.clone(),
             round: self.next_round,
             minimum: self.view().map_or(0, |view| view.minimum),
             live_round: self.phase.is_live().then(|| self.round()),

@@ -209,7 +209,12 @@ fn joins_that_make_no_sense_are_told_what_is_wrong() {
     rig.got(a);
     rig.after(Duration::from_millis(10_000));
     let reported = rig.lines(a).join("");
-    assert!(reported.starts_with("23 Error TimedOut 10000 0 round 0 of the rendezvous 'run' was not formed: 1 of at least 2 nodes were there (a)"), "{reported}");
+    assert!(
+        reported.starts_with(
+            "23 Error TimedOut 10000 0 round 0 was not formed: 1 of at least 2 nodes were there (a)"
+        ),
+        "{reported}"
+    );
     rig.ask(a, 24, &join("a"));
     rig.got(a);
     assert_eq!(
