@@ -17,7 +17,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Show the workers of an RPC group, and those that join and leave: one of ours, or of PyTorch's
+/// Show the workers of an RPC group of this library or of PyTorch, and those that join and leave
 ///
 /// Nothing is written to the store. The first line is the kind of the group. Then follows a line for each worker:
 /// `came NAME ID ADDRESS` when it joins, `went NAME ID` when it leaves.
@@ -43,13 +43,13 @@ pub(crate) struct GroupArguments {
     /// End when nothing was seen for so long; 0 goes on
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = units::milliseconds)]
     quiet_ms: Duration,
-    /// How often to look; a server of ours tells of changes at once besides
+    /// How often to look; a server of this library also reports changes at once
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = units::milliseconds_above_zero)]
     pause_ms: Duration,
     /// How long to try to connect, with refused attempts repeated; 0 tries each address once
     #[arg(long, value_name = "DURATION", env = "RDZV_CONNECT_TIMEOUT_MS", default_value = "10s", value_parser = units::milliseconds)]
     connect_timeout_ms: Duration,
-    /// Sights as JSON, one object a line
+    /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
 }

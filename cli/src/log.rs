@@ -123,6 +123,13 @@ impl Configuration {
         });
         Self(values.collect())
     }
+
+    /// Adds the value that holds where a flag was not given and its default depends on others.
+    pub(crate) fn add_default(&mut self, name: &str, value: impl fmt::Display) {
+        if !self.0.iter().any(|(other, _)| other == name) {
+            self.0.push((name.into(), value.to_string()));
+        }
+    }
 }
 
 impl fmt::Display for Configuration {

@@ -23,7 +23,7 @@ mod server;
 mod store;
 mod units;
 
-/// Strangers find each other: a key/value store that speaks PyTorch's own wire protocol.
+/// Start-up and membership of distributed training: a launcher, a rendezvous, and a store that PyTorch's ranks can use
 #[derive(Parser)]
 #[command(name = "rdzv", version, propagate_version = true, arg_required_else_help = true)]
 struct Arguments {

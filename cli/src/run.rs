@@ -20,6 +20,7 @@ pub(crate) use arguments::RunArguments;
 
 use crate::log::Configuration;
 use command::WorkerCommand;
+use humantime::format_duration;
 use rendezvous_agent::driver::agent::{
     Agent, AgentOptions, AgentResult, LocalEntry, LocalOptions, LocalWorkers,
 };
@@ -101,6 +102,8 @@ fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<AgentResul
     if let Some((program, arguments)) = binding {
         local.run_through(program, arguments);
     }
+    screen.add_default("rdzv_backend", &rendezvous.parameters.backend);
+    screen.add_default("shutdown_timeout", format_duration(spec.stop_timeout));
     screen.begin()?;
     let watched = watching::look_after(&mut local, screen)?;
     let signals = signals::Signals::watch(&arguments.signals_to_handle, screen)?;

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Read and write a store from a shell: ours, or the one of a PyTorch job
+/// Read and write a store from a shell: of this library, or of a PyTorch job
 ///
 /// The endpoint is that of --endpoint, else of RDZV_ENDPOINT, else of MASTER_ADDR and MASTER_PORT. A rank needs no
 /// option.

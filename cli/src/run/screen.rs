@@ -12,6 +12,7 @@ use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use rendezvous_core::rendezvous::parse::Endpoint;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +40,11 @@ impl Screen {
             still_at_work: Arc::default(),
             endpoint: None,
         }
+    }
+
+    /// The value of a flag that was not given; see [`Configuration::add_default`].
+    pub(super) fn add_default(&mut self, name: &str, value: impl Display) {
+        self.configuration.add_default(name, value);
     }
 
     /// Starts to write, and logs the configuration; see [`Console::begin`].

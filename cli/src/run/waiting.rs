@@ -164,4 +164,32 @@ mod tests {
         says(Round, Some(Stage::Standby), None, "standing by: all places are taken (3 of 8), 14 s");
         says(OthersToEnd, None, None, "waiting for the other nodes' workers to end, 14 s");
     }
+
+    #[test]
+    fn the_lines_of_the_guide() {
+        let progress = |nodes, stage, names: &[&str]| Progress {
+            nodes,
+            nodes_waiting: 0,
+            stage,
+            last_call: Some(Duration::from_secs(30)),
+            waiting_nodes: names.iter().map(|name| Box::from(*name)).collect(),
+        };
+        let forming = progress(3, Stage::Forming, &["alpha_4711_0", "beta_812_0", "gamma_99_0"]);
+        let standby = progress(8, Stage::Standby, &[]);
+        let refused = Some("node0:29400: refused: Connection refused (os error 111)");
+        let guide = include_str!("../../../docs/run.md");
+        for (awaited, waited_s, known, progress, enough_since_s) in [
+            (Awaited::Round, 18, None, Some(&forming), Some(0)),
+            (Awaited::Round, 3, refused, None, None),
+            (Awaited::Round, 340, None, Some(&standby), None),
+            (Awaited::OthersToEnd, 7, None, None, None),
+        ] {
+            let waiting = Waiting { awaited, began: Instant::ORIGIN, nodes_min: 2, nodes_max: 8 };
+            let at = |seconds| Instant::ORIGIN + Duration::from_secs(seconds);
+            let StatusLine { what, time, node_names } =
+                waiting.status_line(at(waited_s), known, progress, enough_since_s.map(at));
+            let line = format!("\nrdzv run: {what}{time}{node_names}\n");
+            assert!(guide.contains(&line), "docs/run.md does not have{line}");
+        }
+    }
 }
