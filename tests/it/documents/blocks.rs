@@ -1,15 +1,6 @@
 //! Blocks of code in documents, fenced or indented.
 
-/// The documents whose blocks users copy.
-fn documents() -> Vec<String> {
-    let folder = std::fs::read_dir(crate::repository().join("docs")).expect("the documents");
-    let names = folder.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"));
-    let mut documents: Vec<String> =
-        names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
-    documents.sort();
-    documents.insert(0, "README.md".into());
-    documents
-}
+use crate::tidy::text_files;
 
 /// A block of code.
 #[derive(Debug)]
@@ -30,17 +21,14 @@ impl Block {
     }
 
     pub(super) fn begins_with(&self, text: &str) -> bool {
-        self.first_line().starts_with(text)
+        self.text.trim_start().starts_with(text)
     }
 }
 
-/// Every block of every document.
+/// Every block of every document. The changelog has none.
 pub(super) fn blocks() -> Vec<Block> {
-    let read = |document: String| {
-        let text = std::fs::read_to_string(crate::repository().join(&document)).expect("a document");
-        blocks_of(&document, &text)
-    };
-    documents().into_iter().flat_map(read).collect()
+    let documents = text_files().filter(|(path, _)| path.ends_with(".md") && path != "CHANGELOG.md");
+    documents.flat_map(|(document, text)| blocks_of(&document, &text)).collect()
 }
 
 /// The block of a document whose first line begins with this text.

@@ -9,9 +9,9 @@ use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use rendezvous_core::time::Duration as Span;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::channel;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 
 /// A block as a source of its own.
 fn source(document: &str, begins: &str, test: &str) -> PathBuf {
@@ -85,6 +85,7 @@ fn the_commands_of_the_guide_do_what_it_says() {
     const GUIDE: &str = "docs/cpp-guide.md";
     let ranks = block(GUIDE, "#include <rendezvous.hpp>").text;
     let clone = Clone::with("guide", "ranks.cpp", &ranks);
+    let release = clone.folder.join("target/release");
     for linking in [
         "g++ -std=c++17 -O2 -Iinclude ranks.cpp -o ranks -L",
         "g++ -std=c++17 -O2 -Iinclude ranks.cpp -o ranks target",
@@ -98,16 +99,92 @@ fn the_commands_of_the_guide_do_what_it_says() {
             }
         }
     }
+    // The last one is linked statically, and has the size that the guide gives.
+    let program = clone.folder.join("ranks");
+    let stripped = clone.folder.join("ranks_stripped");
+    run(Command::new("strip").arg("-o").arg(&stripped).arg(&program), TIMEOUT).or_fail("strip");
+    let size = stripped.metadata().expect("a file").len();
+    assert!((400_000..700_000).contains(&size), "{size} bytes");
+    // What the first one asks for is the name of the file to put beside a program.
+    let soname = "librendezvous.so.0.2";
+    assert!(block(GUIDE, "g++ -std=c++17 -O2 -Iinclude ranks.cpp -o ranks -L").text.contains("-rpath"));
+    let shipped = clone.folder.join("shipped");
+    std::fs::create_dir_all(&shipped).expect("the folder of this test");
+    std::fs::copy(release.join("librendezvous.so"), shipped.join(soname)).expect("the library");
+    let mut link = Command::new("g++");
+    link.args([
+        "-std=c++17",
+        "-Iinclude",
+        "ranks.cpp",
+        "-o",
+        "shipped/ranks",
+        "-Ltarget/release",
+        "-lrendezvous",
+    ]);
+    run(link.arg("-Wl,-rpath,$ORIGIN").current_dir(&clone.folder), TIMEOUT).or_fail("g++");
+    let usage = |expected: &str| {
+        let ran = run(&mut Command::new(shipped.join("ranks")), TIMEOUT);
+        assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+    };
+    usage("usage: ranks HOST PORT RANK WORLD_SIZE");
+    std::fs::remove_file(shipped.join(soname)).expect("the library");
+    usage(soname);
 }
 
-/// Two nodes that are well stay in the round that they have met in, and hear of a death.
+/// A barrier whose key was used once lets every later rank through at once, as the guide says.
+#[test]
+fn a_used_barrier_key_lets_the_next_job_through() {
+    use rendezvous_core::driver::store::{Store, Timeout};
+    use rendezvous_core::driver::store_client::StoreOptions;
+    let guide = std::fs::read_to_string(crate::repository().join("docs/cpp-guide.md")).expect("the guide");
+    assert!(guide.contains("**a barrier whose key was\nused once lets every later rank through at once.**"));
+    let server = crate::net::start(rendezvous_core::limits::ServerLimits::default());
+    let port = server.local_addr().port();
+    let store = Store::connect("127.0.0.1", port, StoreOptions::default()).expect("it runs");
+    store.barrier(b"ready", 2, Timeout::Once).expect_err("one of two is missing");
+    store.barrier(b"ready", 2, Timeout::Once).expect("both have arrived");
+    // The next job has two ranks as well, and the first of them passes alone.
+    store.barrier(b"ready", 2, Timeout::Once).expect("the key was used");
+    let prefixed = store.with_prefix(b"job7");
+    prefixed.barrier(b"ready", 2, Timeout::Once).expect_err("one of two is missing");
+}
+
+/// A process that runs the loop of the guide, and the lines that it prints.
+struct GuideNode {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl GuideNode {
+    fn start(program: &Path, endpoint: &str) -> Self {
+        let mut command = Command::new(program);
+        command.arg(endpoint).env_remove("LD_LIBRARY_PATH").stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let (notify, lines) = channel();
+        let stdout = child.stdout.take().expect("a pipe");
+        std::thread::spawn(move || {
+            BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| notify.send(line))
+        });
+        Self { child, lines }
+    }
+}
+
+impl Drop for GuideNode {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Two nodes that run the loop of the guide, and one that observes, stay in the round in which they met, and are notified
+/// of a death.
 #[test]
 fn nodes_of_the_guide_stay_in_one_round_while_all_are_well() {
-    // The round forms when both are there, and does not wait half a minute for a third one.
+    // The round forms when all three are there, and does not wait half a minute for a fourth one.
     let body = block("docs/rendezvous.md", "rdzv::rendezvous_parameters parameters")
         .text
         .replace("\"head-node:29400\"", "endpoint")
-        .replace("2, 8", "2, 2");
+        .replace("2, 8", "3, 3");
     let text = format!(
         "#include <rendezvous.hpp>\n#include <cstdio>\n\
          int main(int, char** arguments) try {{\nconst char* endpoint = arguments[1];\n\
@@ -119,42 +196,35 @@ fn nodes_of_the_guide_stay_in_one_round_while_all_are_well() {
     let program = Build::cpp("guide_nodes", "c++17", &[source]).linked_with(library::shipped()).plain();
     let server = crate::net::start(rendezvous_core::limits::ServerLimits::default());
     let endpoint = server.local_addr().to_string();
-    let mut child = Command::new(program)
-        .arg(&endpoint)
-        .env_remove("LD_LIBRARY_PATH")
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let (notify, lines) = channel();
-    let stdout = child.stdout.take().expect("a pipe");
-    std::thread::spawn(move || {
-        BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| notify.send(line))
-    });
+    let nodes = [GuideNode::start(&program, &endpoint), GuideNode::start(&program, &endpoint)];
     let node = |name: &str| {
-        let parameters = RendezvousParameters::new("rdzv", &endpoint, "my-run", 2, 2).expect("valid");
+        let parameters = RendezvousParameters::new("rdzv", &endpoint, "my-run", 3, 3).expect("valid");
         let parameters = parameters.with("is_host", false).with("node", name);
         Context::default().create_handler(&parameters).expect("a handler")
     };
     let first = node("first");
-    let info = first.next_rendezvous().expect("both meet");
+    let info = first.next_rendezvous().expect("all meet");
     assert_eq!(info.round, Some(0));
-    // The program looks for events every second. While nothing happens it neither leaves nor joins.
-    assert_eq!(first.next_event(Span::from_secs(4)).expect("the round goes on"), None);
-    assert!(lines.try_recv().is_err(), "it has nothing to tell");
+    // The programs look for events every second. While nothing happens for 10 s they neither leave nor join, and the
+    // round that the next death ends is still the first one.
+    assert_eq!(first.next_event(Span::from_secs(10)).expect("the round goes on"), None);
+    for node in &nodes {
+        assert!(node.lines.try_recv().is_err(), "it has nothing to tell");
+    }
     first.abandon();
-    let reported = lines.recv_timeout(crate::net::TIMEOUT).expect("it hears of the death");
-    assert!(
-        reported.starts_with("node first (rank ") && reported.contains(" of round 0) died: "),
-        "{reported}"
-    );
+    for node in &nodes {
+        let reported = node.lines.recv_timeout(crate::net::TIMEOUT).expect("it is notified of the death");
+        assert!(
+            reported.starts_with("node first (rank ") && reported.contains(" of round 0) died: "),
+            "{reported}"
+        );
+    }
     let second = node("second");
-    assert_eq!(second.next_rendezvous().expect("both meet again").round, Some(1));
+    assert_eq!(second.next_rendezvous().expect("all meet again").round, Some(1));
     assert_eq!(second.next_event(Span::from_secs(2)).expect("the round goes on"), None);
-    child.kill().expect("it runs");
-    child.wait().expect("a child of ours");
 }
 
-/// Somebody leads and dies while the program follows; it takes over, and others after it.
+/// A leader dies while the program follows: the program takes over, and others after it.
 #[test]
 fn program_of_native_stores_elects_one_leader_after_the_other() {
     use rendezvous_core::driver::native_client::NativeClientOptions;
