@@ -3,13 +3,9 @@
 use crate::agent_event::{AgentEventView, rdzv_agent_listener};
 use crate::agent_options::{GivenOptions, rdzv_agent_options};
 use crate::agent_result::{OwnedResult, rdzv_agent_result};
-use crate::argument::{invalid, out_pointer, reference};
-use crate::context::{Home, home, rdzv_context};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
-use crate::rendezvous_fault::invalid_fault;
+use crate::prelude::*;
 use crate::rendezvous_handler::rdzv_rendezvous_handler;
-use crate::status::{RDZV_EXHAUSTED, RDZV_IO, RDZV_POISONED, RDZV_REENTRANT, RDZV_UNSUPPORTED, rdzv_status};
+use crate::sized::out_pointer;
 use crate::worker_group::{OwnedGroup, rdzv_worker_group};
 use rendezvous_agent::driver::agent::{
     Agent, AgentControl, AgentError, AgentEvent, AgentOptions, AgentResult, LocalError, LocalWorkers, Workers,
@@ -18,9 +14,8 @@ use rendezvous_agent::driver::loop_member::LoopAgent;
 use rendezvous_agent::driver::process::GuardError;
 use rendezvous_agent::events::{EventFacts, Watched};
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
-use std::ffi::c_void;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 
 /// Supervisor of a node's worker processes. It starts when `rdzv_agent_run` is called or when it is added
 /// to a loop, and it runs once. Any thread may stop it, read its worker group and send signals to its
@@ -72,9 +67,9 @@ impl rdzv_agent {
         Ok(Arc::clone(&self.agent))
     }
 
-    unsafe fn put_result(&self, result: AgentResult, out: *mut rdzv_agent_result) -> Result<(), Fault> {
-        // SAFETY: passed on unchanged.
-        unsafe { self.result.get_or_init(|| OwnedResult::new(result)).put(out) }
+    /// Returns the result for C, which points to what the agent keeps.
+    fn view(&self, result: AgentResult) -> rdzv_agent_result {
+        self.result.get_or_init(|| OwnedResult::new(result)).view()
     }
 
     fn refuse_loop(&self) -> Result<(), Fault> {
@@ -88,7 +83,7 @@ impl rdzv_agent {
 
 pub(crate) fn agent_fault(error: &AgentError) -> Fault {
     match error {
-        AgentError::Spec(error) => invalid_fault(error),
+        AgentError::Spec(error) => invalid(error),
         AgentError::System(cause) => Fault::os(RDZV_EXHAUSTED, error.to_string(), cause),
     }
 }
@@ -101,26 +96,24 @@ fn local_fault(error: &LocalError) -> Fault {
         LocalError::WorkerMonitor(cause) => (RDZV_EXHAUSTED, cause.raw_os_error().unwrap_or(0)),
         LocalError::Timers(_) => (RDZV_IO, 0),
     };
-    Fault::new(status, error.to_string()).with(|details| details.os_error = os_error)
+    Fault::new(status, error.to_string()).with_os_error(os_error)
 }
 
-/// Runs the body of a function on an agent inside the panic guard.
-pub(crate) unsafe fn operate(
-    agent: *const rdzv_agent,
-    error: *mut *mut rdzv_error,
-    body: &mut dyn FnMut(&rdzv_agent) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(agent.as_ref().map(|agent| &agent.poison), error, &mut || {
-            let agent = reference(agent, "agent")?;
-            if agent.agent.is_poisoned() {
-                drop(agent.enter()?);
-            }
-            agent.home.refuse_sink()?;
-            body(agent)
-        })
+impl guard::Handle for rdzv_agent {
+    fn poison(&self) -> &Poison {
+        &self.poison
     }
+
+    fn refuse_sink(&self) -> Result<(), Fault> {
+        if self.agent.is_poisoned() {
+            drop(self.enter()?);
+        }
+        self.home.refuse_sink()
+    }
+}
+faults! {
+    AgentError => agent_fault,
+    LocalError => local_fault,
 }
 
 /// Creates an agent over the given workers.
@@ -138,10 +131,10 @@ pub(crate) fn new_agent(
         entry_point: options.entry_name.clone(),
         watchdog,
     };
-    let agent = Agent::new(options, Arc::clone(handler), workers).map_err(|error| agent_fault(&error))?;
+    let agent = Agent::new(options, Arc::clone(handler), workers)?;
     let (poison, control) = (Poison::default(), agent.control());
     let (agent, result) = (Arc::new(Mutex::new(agent)), OnceLock::new());
-    Ok(Box::into_raw(Box::new(rdzv_agent { poison, control, agent, home, facts, result })))
+    Ok(boxed(rdzv_agent { poison, control, agent, home, facts, result }))
 }
 
 /// Creates an agent for the workers that `options` describe. It meets other agents through `handler`,
@@ -162,35 +155,26 @@ pub unsafe extern "C" fn rdzv_agent_new(
     out: *mut *mut rdzv_agent,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let home = home(context)?;
-            let given = GivenOptions::read(options)?;
-            let handler = &reference(handler, "handler")?.handler;
-            let mut options = given.agent()?;
-            let (local, entry_name) = given.local(options.name.clone())?;
-            options.entry_name = entry_name;
-            let (count, stuck_timeout) = (options.spec.local_world_size, given.stuck_timeout()?);
-            let bind = given.bind(count)?;
-            let workers = || {
-                let mut workers = LocalWorkers::new(local, handler.run_id(), count)?;
-                bind(&mut workers);
-                if let Some(timeout) = stuck_timeout {
-                    workers.watch_stuck(timeout)?;
-                }
-                if let Some(path) = given.timer_file() {
-                    workers.take_timers(Some(path.as_ref()))?;
-                }
-                Ok(workers)
-            };
-            let watchdog = if given.has_timers() { Watched::ByTimers } else { Watched::No };
-            let workers = workers().map_err(|error| local_fault(&error))?;
-            out.put(new_agent(options, watchdog, handler, Box::new(workers), home)?);
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let home = home(context)?;
+        let given = GivenOptions::read(options)?;
+        let handler = &reference(handler, "handler")?.handler;
+        let mut options = given.agent()?;
+        let (local, entry_name) = given.local(options.name.clone())?;
+        options.entry_name = entry_name;
+        let (count, stuck_timeout) = (options.spec.local_world_size, given.stuck_timeout()?);
+        let bind = given.bind(count)?;
+        let mut workers = LocalWorkers::new(local, handler.run_id(), count)?;
+        bind(&mut workers);
+        if let Some(timeout) = stuck_timeout {
+            workers.watch_stuck(timeout)?;
+        }
+        if let Some(path) = given.timer_file() {
+            workers.take_timers(Some(path.as_ref()))?;
+        }
+        let watchdog = if given.has_timers() { Watched::ByTimers } else { Watched::No };
+        new_agent(options, watchdog, handler, Box::new(workers), home)
+    })
 }
 
 /// Frees an agent. Workers that are still alive are killed, and the agent's node has left the rendezvous
@@ -220,15 +204,15 @@ pub unsafe extern "C" fn rdzv_agent_run(
     out: *mut rdzv_agent_result,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        operate(agent, error, &mut |agent| {
-            agent.refuse_loop()?;
-            let result = agent.enter()?.run(|agent, event| handle_event(listener, user_data, agent, &event));
-            let result = result.map_err(|error| agent_fault(&error))?;
-            if out.is_null() { Ok(()) } else { agent.put_result(result, out) }
-        })
-    }
+    guard::on!(error, agent, |agent| {
+        agent.refuse_loop()?;
+        let out = if out.is_null() { None } else { Some(out_pointer(out, "out")?) };
+        let result = agent.enter()?.run(|agent, event| handle_event(listener, user_data, agent, &event))?;
+        if let Some(out) = out {
+            out.put(agent.view(result));
+        }
+        Ok(())
+    })
 }
 
 fn handle_event(listener: rdzv_agent_listener, user_data: *mut c_void, agent: &Agent, event: &AgentEvent) {
@@ -248,14 +232,11 @@ pub unsafe extern "C" fn rdzv_agent_get_result(
     out: *mut rdzv_agent_result,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(agent, error, &mut |agent| {
-            let result = agent.enter()?.result();
-            let not_ended = || Fault::new(RDZV_UNSUPPORTED, "the agent has not ended");
-            agent.put_result(result.ok_or_else(not_ended)?, out)
-        })
-    }
+    guard::on!(error, agent, out, |agent| {
+        let result = agent.enter()?.result();
+        let not_ended = || Fault::new(RDZV_UNSUPPORTED, "the agent has not ended");
+        Ok(agent.view(result.ok_or_else(not_ended)?))
+    })
 }
 
 /// Requests the agent to stop its workers and to end. `signal` (1 to 64) is sent to the workers, as a
@@ -268,18 +249,15 @@ pub unsafe extern "C" fn rdzv_agent_stop(
     signal: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        // Not through the poison: an agent that panicked in a loop has workers still.
-        guard::call(error, &mut || {
-            let control = &reference(agent, "agent")?.control;
-            match signal {
-                0 => control.stop(),
-                signal => control.stop_by_signal(checked_signal(signal)?),
-            }
-            Ok(())
-        })
-    }
+    // Not through the poison: an agent that panicked in a loop has workers still.
+    guard::call!(error, || {
+        let control = &reference(agent, "agent")?.control;
+        match signal {
+            0 => control.stop(),
+            signal => control.stop_by_signal(checked_signal(signal)?),
+        }
+        Ok(())
+    })
 }
 
 /// Sends signal `signal` (1 to 64) to the workers and changes nothing else. Any thread may call this.
@@ -289,13 +267,10 @@ pub unsafe extern "C" fn rdzv_agent_pass_signal(
     signal: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(agent, error, &mut |agent| {
-            agent.control.pass(checked_signal(signal)?);
-            Ok(())
-        })
-    }
+    guard::on!(error, agent, |agent| {
+        agent.control.pass(checked_signal(signal)?);
+        Ok(())
+    })
 }
 
 fn checked_signal(signal: i32) -> Result<i32, Fault> {
@@ -313,11 +288,5 @@ pub unsafe extern "C" fn rdzv_agent_get_worker_group(
     out: *mut *const rdzv_worker_group,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(agent, error, &mut |agent| {
-            out_pointer(out, "out")?.put(OwnedGroup::new(&agent.control.worker_group()).into_handle());
-            Ok(())
-        })
-    }
+    guard::on!(error, agent, out, |agent| Ok(OwnedGroup::new(&agent.control.worker_group()).into_handle()))
 }

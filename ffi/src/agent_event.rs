@@ -1,17 +1,12 @@
 //! Agent events.
 
-use crate::context::struct_size;
-use crate::fault::c_string;
-use crate::guard;
+use crate::prelude::*;
 use crate::worker_group::{OwnedGroup, rdzv_worker_group};
 use rendezvous_agent::driver::agent::{AgentEvent, Moment};
 use rendezvous_agent::group::WorkerGroup;
 use rendezvous_agent::phase::Phase;
 use rendezvous_agent::reason::Reason;
 use rendezvous_agent::supervisor::Notice;
-use std::ffi::{CStr, CString, c_char, c_void};
-use std::ptr::null;
-use std::time::Duration;
 
 /// The agent has not started.
 pub const RDZV_PHASE_IDLE: i32 = 0;
@@ -56,7 +51,7 @@ pub const RDZV_AGENT_EVENT_REMARK: i32 = 9;
 
 /// Event of an agent.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_agent_event {
     /// In an event that the library passes to a callback: the size of this struct in that library, in
     /// bytes; fields beyond that size are absent. In an event that you request: set it as for
@@ -94,28 +89,7 @@ pub struct rdzv_agent_event {
     /// long as the event; do not free it.
     pub group: *const rdzv_worker_group,
 }
-
-/// Size of `rdzv_agent_event` in the first release of the header.
-pub(crate) const EVENT_FIRST_SIZE: usize = 96;
-
-const NO_EVENT: rdzv_agent_event = rdzv_agent_event {
-    struct_size: 0,
-    kind: 0,
-    from: 0,
-    to: 0,
-    attempt: 0,
-    local_rank: 0,
-    exit_code: 0,
-    was_stopped: 0,
-    restarts_left: 0,
-    detect_us: 0,
-    stop_us: 0,
-    rendezvous_us: 0,
-    assign_us: 0,
-    start_us: 0,
-    message: null(),
-    group: null(),
-};
+growing!(rdzv_agent_event: 96);
 
 /// Callback for the events of an agent; the event is valid during the call only. It must not throw. It
 /// may stop the agent, signal its workers and read its worker group, but must not run or free the agent.
@@ -159,7 +133,7 @@ impl AgentEventView {
 
 /// Converts an event to the C struct and its message; the struct does not point to the message yet.
 fn projected(event: &AgentEvent, group: &WorkerGroup) -> (rdzv_agent_event, String) {
-    let of = |kind| rdzv_agent_event { kind, ..NO_EVENT };
+    let of = |kind| rdzv_agent_event { kind, ..Default::default() };
     match event {
         AgentEvent::Notice(Notice::Phase { from, to, reason }) => {
             let (from, to) = (number_of(*from), number_of(*to));

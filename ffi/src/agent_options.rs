@@ -1,9 +1,6 @@
 //! Agent options.
 
-use crate::argument::{c_text, invalid, items, positive_ms};
-use crate::fault::Fault;
-use crate::rendezvous_fault::invalid_fault;
-use crate::sized;
+use crate::prelude::*;
 use crate::worker_function::{FunctionCode, rdzv_worker_fn};
 use rendezvous_agent::driver::agent::{AgentOptions, LocalEntry, LocalOptions, LocalWorkers};
 use rendezvous_agent::driver::process::{find_program, numactl};
@@ -14,9 +11,8 @@ use rendezvous_agent::spec::{RankAssignment, WorkerSpec};
 use rendezvous_agent::streams::{LocalRanksFilter, StdSetting, parse_needles};
 use rendezvous_core::driver::rendezvous::host_name;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
-use std::ffi::{CStr, OsStr, OsString, c_char, c_void};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
 
 /// Workers see the devices that the agent sees.
 pub const RDZV_DEVICES_ALL: i32 = 0;
@@ -45,7 +41,7 @@ pub const RDZV_RANKS_IDENTICAL: i32 = 1;
 /// be any bytes; the other strings are UTF-8. Times are in milliseconds. There is no value that means for
 /// ever; a time of many years is accepted.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_agent_options {
     /// Must be `sizeof(rdzv_agent_options)`.
     pub struct_size: u32,
@@ -161,9 +157,7 @@ pub struct rdzv_agent_options {
     /// The same for standard error.
     pub duplicate_stderr_filters: *const c_char,
 }
-
-/// Size of `rdzv_agent_options` in the first release of the header.
-const FIRST_SIZE: usize = 272;
+growing!(rdzv_agent_options: 272);
 
 /// Returns the time in a field of options; 0 stands for the default.
 fn time(millis: i64, default: Duration, name: &str) -> Result<Duration, Fault> {
@@ -190,23 +184,6 @@ fn os(text: &CStr) -> &OsStr {
     OsStr::from_bytes(text.to_bytes())
 }
 
-/// Returns the items of an array of strings that may be any bytes.
-unsafe fn c_strings<'a>(
-    array: *const *const c_char,
-    count: usize,
-    name: &str,
-) -> Result<Vec<&'a CStr>, Fault> {
-    // SAFETY: passed on unchanged.
-    let found = unsafe { items(array, count, name) }?.iter().enumerate().map(|(index, item)| {
-        if item.is_null() {
-            return Err(invalid(format!("`{name}[{index}]` is NULL")));
-        }
-        // SAFETY: the caller of the C function promises that each item ends with NUL.
-        Ok(unsafe { CStr::from_ptr(*item) })
-    });
-    found.collect()
-}
-
 unsafe fn owned_text(text: *const c_char, name: &str) -> Result<Option<String>, Fault> {
     // SAFETY: passed on unchanged.
     unsafe { c_text(text, name) }.map(|text| text.map(Into::into))
@@ -215,7 +192,7 @@ unsafe fn owned_text(text: *const c_char, name: &str) -> Result<Option<String>, 
 unsafe fn streams(text: *const c_char, name: &str) -> Result<StdSetting, Fault> {
     // SAFETY: passed on unchanged.
     let Some(text) = (unsafe { c_text(text, name) })? else { return Ok(StdSetting::default()) };
-    StdSetting::parse(text).map_err(|error| invalid_fault(&error))
+    StdSetting::parse(text).map_err(invalid)
 }
 
 /// Options whose strings live as long as the call that got them.
@@ -229,7 +206,7 @@ impl GivenOptions {
     /// NULL, or a size that is too small.
     pub(crate) unsafe fn read(options: *const rdzv_agent_options) -> Result<Self, Fault> {
         // SAFETY: NULL or valid, as the caller of the C function promises; all fields may be zero.
-        unsafe { sized::get_or_zero(options, FIRST_SIZE, "options") }.map(Self)
+        unsafe { sized::get(options, "options") }.map(Self)
     }
 
     pub(crate) const fn has_timers(&self) -> bool {
@@ -340,7 +317,7 @@ impl GivenOptions {
             master_port: Some(of.master_port).filter(|port| of.master_addr.is_null() && *port != 0),
             ..default
         };
-        spec.check().map_err(|error| invalid_fault(&error))?;
+        spec.check().map_err(invalid)?;
         Ok(spec)
     }
 
@@ -375,7 +352,7 @@ impl GivenOptions {
         match (unsafe { os_text(self.0.program) }, self.0.function) {
             (Some(name), None) => {
                 let found = find_program(name, search_path().as_deref());
-                let program = LocalEntry::Program(found.map_err(|error| invalid_fault(&error))?);
+                let program = LocalEntry::Program(found.map_err(invalid)?);
                 Ok((program, name.to_string_lossy().into_owned()))
             }
             (None, Some(function)) => {
@@ -414,7 +391,7 @@ impl GivenOptions {
             logs.tee = streams(of.tee, "tee")?;
             logs.prefix_template = owned_text(of.line_prefix, "line_prefix")?;
             if let Some(filter) = c_text(of.local_ranks_filter, "local_ranks_filter")? {
-                logs.local_ranks = LocalRanksFilter::parse(filter).map_err(|error| invalid_fault(&error))?;
+                logs.local_ranks = LocalRanksFilter::parse(filter).map_err(invalid)?;
             }
             let needles =
                 |text, name| c_text(text, name).map(|text| text.map_or_else(Vec::new, parse_needles));

@@ -1,14 +1,10 @@
 //! Agent results.
 
-use crate::context::struct_size;
-use crate::fault::{Fault, c_string};
-use crate::sized;
+use crate::prelude::*;
 use rendezvous_agent::driver::agent::AgentResult;
 use rendezvous_agent::failure::{ProcessFailure, WorkerGroupFailure};
 use rendezvous_agent::reason::Reason;
 use rendezvous_agent::supervisor::Outcome;
-use std::ffi::{CString, c_char};
-use std::ptr::null;
 
 /// All workers succeeded.
 pub const RDZV_OUTCOME_SUCCEEDED: i32 = 0;
@@ -25,7 +21,7 @@ pub const RDZV_OUTCOME_GUARD_LOST: i32 = 4;
 /// Result of an agent that has ended. Pointers in it are valid as long as the agent, and so are those in
 /// the structs that they lead to.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_agent_result {
     /// Set to `sizeof(rdzv_agent_result)` before the call. The library sets it to the number of bytes it
     /// filled.
@@ -49,9 +45,7 @@ pub struct rdzv_agent_result {
     /// Number of `returned`: all workers of this agent if they ran a function and succeeded, else 0.
     pub returned_count: usize,
 }
-
-/// Size of `rdzv_agent_result` in the first release of the header.
-const FIRST_SIZE: usize = 64;
+growing!(rdzv_agent_result: 64);
 
 /// Value that a worker returned. This struct does not grow.
 #[repr(C)]
@@ -67,7 +61,7 @@ pub struct rdzv_returned_value {
 
 /// Failure of one worker.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_worker_failure {
     /// Size of this struct in the library that filled it, in bytes; fields beyond that size are absent.
     pub struct_size: u32,
@@ -179,14 +173,10 @@ impl OwnedResult {
         Self { result, texts, returned, failures, failure_pointers }
     }
 
-    /// Fills the caller's version of the result.
-    ///
-    /// # Errors
-    ///
-    /// NULL, or a size that is too small.
-    pub(crate) unsafe fn put(&self, out: *mut rdzv_agent_result) -> Result<(), Fault> {
+    /// Returns the result for C; valid while `self` is neither moved nor dropped.
+    pub(crate) fn view(&self) -> rdzv_agent_result {
         let [reason, report, report_json] = self.texts.each_ref().map(|text| text.as_ptr());
-        let view = rdzv_agent_result {
+        rdzv_agent_result {
             struct_size: 0,
             outcome: match self.result.outcome {
                 Outcome::Succeeded { .. } => RDZV_OUTCOME_SUCCEEDED,
@@ -202,9 +192,6 @@ impl OwnedResult {
             failure_count: self.failures.len(),
             returned: self.returned.as_ptr(),
             returned_count: self.returned.len(),
-        };
-        // SAFETY: NULL or valid, as the header requires.
-        unsafe { sized::put(out, sized::given_size(out, FIRST_SIZE, "out")?, &view) };
-        Ok(())
+        }
     }
 }

@@ -1,20 +1,15 @@
 //! Observation of agents: health, metrics and event records.
 
-use crate::agent::{self, rdzv_agent};
-use crate::argument::{invalid, out_pointer, text};
-use crate::fault::{Fault, rdzv_error};
-use crate::sized;
-use crate::status::{RDZV_IO, rdzv_status};
+use crate::agent::rdzv_agent;
+use crate::prelude::*;
 use rendezvous_agent::events::EventRecorder;
 use rendezvous_agent::metrics::Metrics;
-use std::ffi::c_void;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 /// Receiver of an agent's metrics and event records. The functions are called on the thread that drives
 /// the agent. They must not block, throw, or run or free the agent.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_agent_sink {
     /// Must be `sizeof(rdzv_agent_sink)`.
     pub struct_size: u32,
@@ -34,38 +29,20 @@ pub struct rdzv_agent_sink {
     /// Called once, after the agent was destroyed. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
+growing!(rdzv_agent_sink: 40);
 
-/// Size of `rdzv_agent_sink` in the first release of the header.
-const SINK_FIRST_SIZE: usize = 40;
-/// Sink that the library owns; calls `destroy` when dropped.
-struct OwnedSink(rdzv_agent_sink);
-
-// SAFETY: the header says that the functions are called on the thread that drives the agent, and at its end.
-unsafe impl Send for OwnedSink {}
-// SAFETY: two observers of one agent share it, and they are called one after the other.
-unsafe impl Sync for OwnedSink {}
-
-impl Drop for OwnedSink {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.0.destroy {
-            // SAFETY: the sink was supplied for this call, and no call follows.
-            unsafe { destroy(self.0.user_data) };
-        }
-    }
-}
-
-impl OwnedSink {
+impl UserCode<rdzv_agent_sink> {
     fn metric(&self, name: &str, value: i64) {
-        if let Some(metric) = self.0.metric {
+        if let Some(metric) = self.metric {
             // SAFETY: the sink was supplied for this call, and the name lives until the function returns.
-            unsafe { metric(self.0.user_data, name.as_ptr(), name.len(), value) };
+            unsafe { metric(self.user_data, name.as_ptr(), name.len(), value) };
         }
     }
 
     fn record(&self, json: &str) {
-        if let Some(record) = self.0.record {
+        if let Some(record) = self.record {
             // SAFETY: the sink was supplied for this call, and the text lives until the function returns.
-            unsafe { record(self.0.user_data, json.as_ptr(), json.len()) };
+            unsafe { record(self.user_data, json.as_ptr(), json.len()) };
         }
     }
 }
@@ -81,31 +58,27 @@ pub unsafe extern "C" fn rdzv_agent_add_sink(
     sink: *const rdzv_agent_sink,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        agent::operate(agent, error, &mut |handle| {
-            let (mut agent, facts) = (handle.enter()?, &handle.facts);
-            let sink = sized::get_or_zero(sink, SINK_FIRST_SIZE, "sink")?;
-            if sink.metric.is_none() && sink.record.is_none() {
-                return Err(invalid("`sink` has neither `metric` nor `record`"));
-            }
-            let owned = Arc::new(OwnedSink(sink));
-            if sink.metric.is_some() {
-                let (mut metrics, owned) = (Metrics::default(), Arc::clone(&owned));
-                agent.observe(Box::new(move |now, machine, happened| {
-                    metrics
-                        .observe(now, machine, happened, &mut |name: &str, value| owned.metric(name, value));
-                }));
-            }
-            if sink.record.is_some() {
-                let mut recorder = EventRecorder::new(facts.clone());
-                agent.observe(Box::new(move |now, machine, happened| {
-                    recorder.observe(now, machine, happened, &mut |json| owned.record(json));
-                }));
-            }
-            Ok(())
-        })
-    }
+    guard::on!(error, agent, |handle| {
+        let (mut agent, facts) = (handle.enter()?, &handle.facts);
+        let sink = sized::get(sink, "sink")?;
+        if sink.metric.is_none() && sink.record.is_none() {
+            return Err(invalid("`sink` has neither `metric` nor `record`"));
+        }
+        let owned = Arc::new(UserCode::owned(sink, sink.user_data, sink.destroy));
+        if sink.metric.is_some() {
+            let (mut metrics, owned) = (Metrics::default(), Arc::clone(&owned));
+            agent.observe(Box::new(move |now, machine, happened| {
+                metrics.observe(now, machine, happened, &mut |name: &str, value| owned.metric(name, value));
+            }));
+        }
+        if sink.record.is_some() {
+            let mut recorder = EventRecorder::new(facts.clone());
+            agent.observe(Box::new(move |now, machine, happened| {
+                recorder.observe(now, machine, happened, &mut |json| owned.record(json));
+            }));
+        }
+        Ok(())
+    })
 }
 
 /// Serves the agent's health over HTTP at `host` (a numeric address) and `port` (0 for any free port).
@@ -125,22 +98,17 @@ pub unsafe extern "C" fn rdzv_agent_serve_health(
     bound: *mut u16,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        agent::operate(agent, error, &mut |handle| {
-            let (mut agent, facts) = (handle.enter()?, &handle.facts);
-            let host = text(host, host_len, "host")?;
-            let host: IpAddr =
-                host.parse().map_err(|_| invalid(format!("`host` is {host:?}, not a numeric address")))?;
-            let address = SocketAddr::new(host, port);
-            let served = agent.serve_health(address, facts.watchdog.into());
-            let served = served.map_err(|cause| {
-                Fault::os(RDZV_IO, format!("health cannot be served at {address}: {cause}"), &cause)
-            })?;
-            if let Ok(bound) = out_pointer(bound, "bound") {
-                bound.put(served.port());
-            }
-            Ok(())
-        })
-    }
+    guard::on!(error, agent, |handle| {
+        let (mut agent, facts) = (handle.enter()?, &handle.facts);
+        let host = text(host, host_len, "host")?;
+        let host: IpAddr =
+            host.parse().map_err(|_| invalid(format!("`host` is {host:?}, not a numeric address")))?;
+        let address = SocketAddr::new(host, port);
+        let served = agent.serve_health(address, facts.watchdog.into());
+        let served = served.map_err(|cause| {
+            Fault::os(RDZV_IO, format!("health cannot be served at {address}: {cause}"), &cause)
+        })?;
+        put_unless_null(bound, served.port());
+        Ok(())
+    })
 }

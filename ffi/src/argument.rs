@@ -18,13 +18,13 @@ pub struct rdzv_pair {
     pub value: *const c_char,
 }
 
-pub(crate) fn invalid(message: impl Into<String>) -> Fault {
-    Fault::new(RDZV_INVALID_ARGUMENT, message)
+pub(crate) fn invalid(message: impl ToString) -> Fault {
+    Fault::new(RDZV_INVALID_ARGUMENT, message.to_string())
 }
 
 #[cold]
 #[inline(never)]
-fn is_null(name: &str) -> Fault {
+pub(crate) fn is_null(name: &str) -> Fault {
     invalid(format!("`{name}` is NULL"))
 }
 
@@ -38,21 +38,6 @@ pub(crate) unsafe fn reference<'a, T>(pointer: *const T, name: &str) -> Result<&
 pub(crate) unsafe fn reference_mut<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mut T, Fault> {
     // SAFETY: the caller of the C function promises that a non-NULL pointer is live and not in use elsewhere.
     unsafe { pointer.as_mut() }.ok_or_else(|| is_null(name))
-}
-
-/// Checks that an output pointer is not NULL.
-pub(crate) fn out_pointer<T>(pointer: *mut T, name: &str) -> Result<OutPointer<T>, Fault> {
-    if pointer.is_null() { Err(is_null(name)) } else { Ok(OutPointer(pointer)) }
-}
-
-/// Output pointer that was checked before the operation began.
-pub(crate) struct OutPointer<T>(*mut T);
-
-impl<T> OutPointer<T> {
-    pub(crate) unsafe fn put(self, value: T) {
-        // SAFETY: the caller of the C function promises that a non-NULL output can be written.
-        unsafe { self.0.write(value) };
-    }
 }
 
 /// Returns `data[..len]`; NULL is allowed for an empty slice.
@@ -115,40 +100,55 @@ pub(crate) unsafe fn c_text<'a>(text: *const c_char, name: &str) -> Result<Optio
     text.map(Some).map_err(|error| invalid(format!("`{name}` is not UTF-8: {error}")))
 }
 
-/// Returns the texts of `items[..count]`.
+/// Returns the strings of an array, which may be any bytes.
+pub(crate) unsafe fn c_strings<'a>(
+    given: *const *const c_char,
+    count: usize,
+    name: &str,
+) -> Result<Vec<&'a CStr>, Fault> {
+    let string = |(index, item): (usize, &*const c_char)| {
+        if item.is_null() {
+            return Err(invalid(format!("`{name}[{index}]` is NULL")));
+        }
+        // SAFETY: the caller of the C function promises NUL-terminated strings.
+        Ok(unsafe { CStr::from_ptr(*item) })
+    };
+    // SAFETY: passed on unchanged.
+    unsafe { items(given, count, name) }?.iter().enumerate().map(string).collect()
+}
+
+/// Returns the texts of an array.
 pub(crate) unsafe fn c_texts<'a>(
-    items: *const *const c_char,
+    given: *const *const c_char,
     count: usize,
     name: &str,
 ) -> Result<Vec<&'a str>, Fault> {
-    if items.is_null() && count > 0 {
-        return Err(is_null(name));
-    }
-    // SAFETY: the caller of the C function promises `count` readable items of NUL-terminated strings.
-    let text = |index| unsafe {
-        c_text(*items.add(index), name)?.ok_or_else(|| invalid(format!("`{name}[{index}]` is NULL")))
-    };
-    (0..count).map(text).collect()
+    let utf_8 = |error| invalid(format!("`{name}` is not UTF-8: {error}"));
+    // SAFETY: passed on unchanged.
+    let strings = unsafe { c_strings(given, count, name) }?;
+    strings.into_iter().map(|string| string.to_str().map_err(utf_8)).collect()
 }
 
-/// Returns the names and values of `items[..count]`.
+/// Returns the names and values of an array of pairs.
 pub(crate) unsafe fn pairs<'a>(
-    items: *const rdzv_pair,
+    given: *const rdzv_pair,
     count: usize,
     name: &str,
 ) -> Result<Vec<(&'a str, &'a str)>, Fault> {
-    if items.is_null() && count > 0 {
-        return Err(is_null(name));
-    }
-    // SAFETY: the caller of the C function promises `count` readable items of NUL-terminated strings.
-    let pair = |index| unsafe {
-        let rdzv_pair { name: of, value } = *items.add(index);
-        match (c_text(of, name)?, c_text(value, name)?) {
+    // SAFETY: the caller of the C function promises NUL-terminated strings.
+    let pair = |(index, of): (usize, &rdzv_pair)| unsafe {
+        match (c_text(of.name, name)?, c_text(of.value, name)?) {
             (Some(of), Some(value)) => Ok((of, value)),
             _ => Err(invalid(format!("`{name}[{index}]` has a NULL"))),
         }
     };
-    (0..count).map(pair).collect()
+    // SAFETY: passed on unchanged.
+    unsafe { items(given, count, name) }?.iter().enumerate().map(pair).collect()
+}
+
+/// Converts a duration to milliseconds.
+pub(crate) fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Changes an option from its default to what the caller gave in milliseconds; 0 leaves it.

@@ -42,6 +42,20 @@ impl rdzv_buffer {
     }
 }
 
+/// Replaces the content of a buffer of the caller and returns its address; both may be NULL.
+pub(crate) unsafe fn fill_unless_null(buffer: *mut rdzv_buffer, bytes: &[u8]) -> *const u8 {
+    // SAFETY: the caller of the C function promises that a non-NULL buffer is valid and not in use elsewhere.
+    unsafe { buffer.as_mut() }.map_or_else(null, |buffer| buffer.put(bytes))
+}
+
+/// Replaces the content of a buffer of the caller, which may be NULL, without copying the bytes.
+pub(crate) unsafe fn take_unless_null(buffer: *mut rdzv_buffer, bytes: Vec<u8>) {
+    // SAFETY: as above.
+    if let Some(buffer) = unsafe { buffer.as_mut() } {
+        buffer.take(bytes);
+    }
+}
+
 /// Creates an empty buffer; the caller frees it with `rdzv_buffer_free`. Never NULL: the process is aborted
 /// if it is out of memory.
 #[unsafe(no_mangle)]

@@ -1,8 +1,6 @@
 //! Cancel tokens.
 
-use crate::argument::reference;
-use crate::fault::Fault;
-use crate::guard;
+use crate::prelude::*;
 use rendezvous_core::driver::cancel::CancelToken;
 
 /// Token that ends blocking calls. Once cancelled it stays cancelled: the calls in progress that use it
@@ -15,7 +13,7 @@ pub struct rdzv_cancel_token(pub(crate) CancelToken);
 /// the process is aborted if it is out of memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_cancel_token_new() -> *mut rdzv_cancel_token {
-    guard::quiet(std::ptr::null_mut(), || Box::into_raw(Box::new(rdzv_cancel_token(CancelToken::new()))))
+    guard::quiet(std::ptr::null_mut(), || boxed(rdzv_cancel_token(CancelToken::new())))
 }
 
 /// Cancels a token for good. NULL is ignored.

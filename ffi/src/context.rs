@@ -1,11 +1,12 @@
 //! Contexts: state shared by the handles of one user of the library.
 
-use crate::argument::{invalid, reference};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
+use crate::argument::invalid;
+use crate::fault::{Fault, c_string, rdzv_error};
+use crate::guard::{self, Poison, boxed};
 use crate::rpc_slot::RpcSlot;
-use crate::sized;
+use crate::sized::{self, growing};
 use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
+use crate::user_code::UserCode;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::driver::threads::{self, Thread};
@@ -46,7 +47,7 @@ pub struct rdzv_log_record {
 /// it belongs to or on handles of that context: they return `RDZV_REENTRANT`, also while the context or its
 /// last handle is being freed, and `rdzv_context_free` does nothing.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_log_sink {
     /// Must be `sizeof(rdzv_log_sink)`.
     pub struct_size: u32,
@@ -59,6 +60,7 @@ pub struct rdzv_log_sink {
     /// Called once, after the last line. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
+growing!(rdzv_log_sink: 32);
 
 /// Owner of what handles share: the log sink, the registries of rendezvous backends and URL schemes, and
 /// the stores that this process hosts for them. The library has no global state; two contexts share
@@ -69,6 +71,7 @@ pub struct rdzv_context {
     poison: Poison,
     pub(crate) home: Arc<Home>,
 }
+guard::handle!(rdzv_context, home);
 
 /// Shared state of a context for handles from which others are created: handlers, agents, RPC workers,
 /// loops.
@@ -102,11 +105,6 @@ struct LogLine {
     message: String,
 }
 
-/// Size of `rdzv_log_sink` in the first release of the header.
-const SINK_FIRST_SIZE: usize = 32;
-const NO_SINK: rdzv_log_sink =
-    rdzv_log_sink { struct_size: 0, level_max: 0, user_data: std::ptr::null_mut(), log: None, destroy: None };
-
 thread_local! {
     /// Address of the [`ContextShared`] whose sink this thread calls; 0 if it calls none.
     static SINK_OF: Cell<usize> = const { Cell::new(0) };
@@ -114,11 +112,6 @@ thread_local! {
 
 /// Maximum number of lines queued for a sink.
 const LINES_MAX: usize = 4096;
-
-/// Log sink while it is moved to its thread.
-struct Sink(rdzv_log_sink);
-// SAFETY: the header says that the functions are called on a thread of the library.
-unsafe impl Send for Sink {}
 
 impl ContextShared {
     /// Queues a line for the sink if its level is wanted; `message` is called only then. Never blocks.
@@ -179,21 +172,19 @@ impl Drop for Log {
     }
 }
 
-fn write_lines(sink: &Sink, lines: &Receiver<LogLine>, dropped: &AtomicU64) {
-    let Some(log) = sink.0.log else { return };
+fn write_lines(sink: &UserCode<rdzv_log_sink>, lines: &Receiver<LogLine>, dropped: &AtomicU64) {
+    let Some(log) = sink.log else { return };
     let put = |level: i32, target: &std::ffi::CStr, message: String| {
-        let mut message = message.replace('\0', "\\0").into_bytes();
-        let message_len = message.len();
-        message.push(0);
+        let message = c_string(message);
         let record = rdzv_log_record {
             struct_size: struct_size::<rdzv_log_record>(),
             level,
             target: target.as_ptr(),
-            message: message.as_ptr().cast(),
-            message_len,
+            message: message.as_ptr(),
+            message_len: message.count_bytes(),
         };
         // SAFETY: the sink was supplied for this call, and the record lives until it returns.
-        unsafe { log(sink.0.user_data, &raw const record) };
+        unsafe { log(sink.user_data, &raw const record) };
     };
     for line in lines {
         put(line.level, line.target, line.message);
@@ -203,10 +194,6 @@ fn write_lines(sink: &Sink, lines: &Receiver<LogLine>, dropped: &AtomicU64) {
                 put(RDZV_LOG_WARN, c"log", format!("{count} log lines were dropped: the sink is too slow"))
             }
         }
-    }
-    if let Some(destroy) = sink.0.destroy {
-        // SAFETY: the sink was supplied for this call, and no line follows.
-        unsafe { destroy(sink.0.user_data) };
     }
 }
 
@@ -234,9 +221,8 @@ pub(crate) unsafe fn shared(context: *const rdzv_context) -> Result<Arc<ContextS
 /// process is aborted if it is out of memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_context_new() -> *mut rdzv_context {
-    guard::quiet(std::ptr::null_mut(), || {
-        Box::into_raw(Box::new(rdzv_context { poison: Poison::default(), home: Arc::default() }))
-    })
+    let context = || boxed(rdzv_context { poison: Poison::default(), home: Arc::default() });
+    guard::quiet(std::ptr::null_mut(), context)
 }
 
 /// Frees a context. Its log sink is destroyed, after the last line was written, when the last handle made
@@ -262,28 +248,20 @@ pub unsafe extern "C" fn rdzv_context_set_log_sink(
     sink: *const rdzv_log_sink,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(context.as_ref().map(|context| &context.poison), error, &mut || {
-            let shared = &reference(context, "context")?.home.shared;
-            shared.refuse_sink()?;
-            let given = sized::given_size(sink, SINK_FIRST_SIZE, "sink")?;
-            let sink = sized::get(sink, given, NO_SINK);
-            if sink.log.is_none() {
-                return Err(invalid("`sink.log` is NULL"));
-            }
-            if !(RDZV_LOG_ERROR..=RDZV_LOG_DEBUG).contains(&sink.level_max) {
-                return Err(invalid(format!(
-                    "`sink.level_max` is {}, not an RDZV_LOG_ level",
-                    sink.level_max
-                )));
-            }
-            if shared.log.get().is_some() {
-                return Err(invalid("this context has a log sink already"));
-            }
-            set_sink(shared, sink)
-        })
-    }
+    guard::on!(error, context, |context| {
+        let sink = sized::get(sink, "sink")?;
+        if sink.log.is_none() {
+            return Err(invalid("`sink.log` is NULL"));
+        }
+        if !(RDZV_LOG_ERROR..=RDZV_LOG_DEBUG).contains(&sink.level_max) {
+            let level = sink.level_max;
+            return Err(invalid(format!("`sink.level_max` is {level}, not an RDZV_LOG_ level")));
+        }
+        if context.home.shared.log.get().is_some() {
+            return Err(invalid("this context has a log sink already"));
+        }
+        set_sink(&context.home.shared, sink)
+    })
 }
 
 /// Time limit for storing a sink in its context; storing takes far less.
@@ -295,13 +273,13 @@ fn set_sink(shared: &ContextShared, sink: rdzv_log_sink) -> Result<(), Fault> {
     let dropped = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&dropped);
     let (go, gate) = oneshot::channel::<()>();
-    let sending = Sink(sink);
+    let code = UserCode::new(sink, sink.user_data);
     let thread = threads::spawn("rdzv-log", move || {
-        let sink = sending;
         SINK_OF.set(address);
         // Without an answer another sink was stored first, so this one was not accepted and stays the caller's.
         if gate.recv_timeout(GATE_TIMEOUT).is_ok() {
-            write_lines(&sink, &queued, &counter);
+            code.adopt(code.destroy);
+            write_lines(&code, &queued, &counter);
         }
     });
     let thread = thread.map_err(|error| {

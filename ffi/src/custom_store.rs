@@ -1,12 +1,7 @@
 //! Custom stores: stores implemented by the caller.
 
-use crate::argument::{invalid, out_pointer, rdzv_bytes};
-use crate::context::{rdzv_context, shared, struct_size};
-use crate::fault::rdzv_error;
-use crate::guard;
+use crate::prelude::*;
 use crate::reply::rdzv_reply;
-use crate::sized;
-use crate::status::*;
 use crate::store::{handle, kind_of, rdzv_store};
 use crate::store_kinds::timeouts;
 use rendezvous_core::driver::plugin_store::{
@@ -14,8 +9,6 @@ use rendezvous_core::driver::plugin_store::{
 };
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::error::{ErrorKind, Operation};
-use std::ffi::{CStr, c_char, c_void};
-use std::sync::Arc;
 
 /// Store `values[0]` under `keys[0]`.
 pub const RDZV_STORE_SET: i32 = 1;
@@ -75,7 +68,7 @@ pub struct rdzv_store_request {
 /// block: the caller of an operation gets `RDZV_TIMED_OUT` at its deadline regardless. It must not throw.
 /// An operation that it calls on the store handle that is calling it returns `RDZV_REENTRANT`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_store_vtable {
     /// Must be `sizeof(rdzv_store_vtable)`.
     pub struct_size: u32,
@@ -97,33 +90,7 @@ pub struct rdzv_store_vtable {
     /// Called once, when no handle is left and no call is in progress. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
-
-/// Size of `rdzv_store_vtable` in the first release of the header.
-const VTABLE_FIRST_SIZE: usize = 40;
-const NO_VTABLE: rdzv_store_vtable = rdzv_store_vtable {
-    struct_size: 0,
-    reserved: 0,
-    user_data: std::ptr::null_mut(),
-    name: std::ptr::null(),
-    perform: None,
-    destroy: None,
-};
-
-/// Vtable of a custom store, with the thread guarantees that the header requires of it.
-struct CustomStore(rdzv_store_vtable);
-// SAFETY: the header says that several threads of the library call `perform`, and any thread `destroy`.
-unsafe impl Send for CustomStore {}
-// SAFETY: as above.
-unsafe impl Sync for CustomStore {}
-
-impl Drop for CustomStore {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.0.destroy {
-            // SAFETY: the vtable was supplied for this call, and no call follows.
-            unsafe { destroy(self.0.user_data) };
-        }
-    }
-}
+growing!(rdzv_store_vtable: 40);
 
 const fn number_of(operation: Operation) -> i32 {
     match operation {
@@ -142,46 +109,16 @@ const fn number_of(operation: Operation) -> i32 {
         Operation::QueuePush => RDZV_STORE_QUEUE_PUSH,
         Operation::QueuePop => RDZV_STORE_QUEUE_POP,
         Operation::QueueLen => RDZV_STORE_QUEUE_LEN,
-        // These operations never reach a plug-in.
-        Operation::Connect
-        | Operation::Open
-        | Operation::CancelWait
-        | Operation::Ping
-        | Operation::Barrier
-        | Operation::BarrierByKeys
-        | Operation::CheckIn
-        | Operation::WaitForWorkers
-        | Operation::DeletePrefix
-        | Operation::Txn
-        | Operation::Batch
-        | Operation::Watch
-        | Operation::LeaseGrant
-        | Operation::LeaseAttach
-        | Operation::LeaseRenew
-        | Operation::LeaseRevoke
-        | Operation::NamedBarrier
-        | Operation::LeaseWait
-        | Operation::RoundEvent
-        | Operation::BarrierCancel
-        | Operation::Join
-        | Operation::Standby
-        | Operation::Leave
-        | Operation::Close
-        | Operation::Members
-        | Operation::RunInfo
-        | Operation::Bye
-        | Operation::Session => 0,
+        // The other operations never reach a plug-in.
+        _ => 0,
     }
 }
 
-impl Plugin for CustomStore {
+impl Plugin for UserCode<rdzv_store_vtable> {
     fn ask(&self, question: &Question) -> Result<PluginAnswer, PluginError> {
         let unsupported = PluginError { kind: ErrorKind::Unsupported, message: None };
-        let perform = self.0.perform.ok_or(unsupported)?;
-        let views = |items: &[Vec<u8>]| -> Vec<rdzv_bytes> {
-            items.iter().map(|item| rdzv_bytes { data: item.as_ptr(), len: item.len() }).collect()
-        };
-        let (keys, values) = (views(&question.keys), views(&question.values));
+        let perform = self.perform.ok_or(unsupported)?;
+        let (keys, values) = (rdzv_bytes::list(&question.keys), rdzv_bytes::list(&question.values));
         let request = rdzv_store_request {
             struct_size: struct_size::<rdzv_store_request>(),
             operation: number_of(question.operation),
@@ -190,11 +127,11 @@ impl Plugin for CustomStore {
             values: values.as_ptr(),
             value_count: values.len(),
             number: question.number,
-            timeout_ms: i64::try_from(question.timeout.as_millis()).unwrap_or(i64::MAX),
+            timeout_ms: millis(question.timeout),
         };
         let mut reply = rdzv_reply::default();
         // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
-        let status = unsafe { perform(self.0.user_data, &raw const request, &raw mut reply) };
+        let status = unsafe { perform(self.user_data, &raw const request, &raw mut reply) };
         let reply = reply.checked("custom store", status);
         reply.map(|reply| reply.values).map_err(|(status, message)| PluginError {
             kind: kind_of(status),
@@ -216,24 +153,19 @@ pub unsafe extern "C" fn rdzv_store_new_custom(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let shared = shared(context)?;
-            let given = sized::given_size(vtable, VTABLE_FIRST_SIZE, "vtable")?;
-            let given = sized::get(vtable, given, NO_VTABLE);
-            if given.perform.is_none() {
-                return Err(invalid("`vtable.perform` is NULL"));
-            }
-            let mut options =
-                PluginStoreOptions { timeouts: timeouts(timeout_ms)?, ..PluginStoreOptions::default() };
-            if !given.name.is_null() {
-                options.name = CStr::from_ptr(given.name).to_string_lossy().into();
-            }
-            let plugin = PluginStore::new(Arc::new(CustomStore(given)), options);
-            out.put(handle(Store::over(Arc::new(plugin)), shared));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let shared = shared(context)?;
+        let given = sized::get(vtable, "vtable")?;
+        if given.perform.is_none() {
+            return Err(invalid("`vtable.perform` is NULL"));
+        }
+        let mut options =
+            PluginStoreOptions { timeouts: timeouts(timeout_ms)?, ..PluginStoreOptions::default() };
+        if !given.name.is_null() {
+            options.name = CStr::from_ptr(given.name).to_string_lossy().into();
+        }
+        let code = UserCode::owned(given, given.user_data, given.destroy);
+        let plugin = PluginStore::new(Arc::new(code), options);
+        Ok(handle(Store::over(Arc::new(plugin)), shared))
+    })
 }

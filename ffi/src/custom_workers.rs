@@ -2,13 +2,8 @@
 
 use crate::agent::{new_agent, rdzv_agent};
 use crate::agent_options::{GivenOptions, rdzv_agent_options};
-use crate::argument::{bytes, invalid, out_pointer, reference};
-use crate::context::{home, rdzv_context, struct_size};
-use crate::fault::{Fault, c_string, rdzv_error};
-use crate::guard;
+use crate::prelude::*;
 use crate::rendezvous_handler::rdzv_rendezvous_handler;
-use crate::sized;
-use crate::status::{RDZV_EXHAUSTED, RDZV_OK, RDZV_TIMED_OUT, name_of, rdzv_status};
 use crate::worker_group::{OwnedGroup, rdzv_worker_group};
 use rendezvous_agent::driver::agent::{
     ForeignEvent, ForeignWorkers, StartOrder, WorkerEventSender, WorkerHooks,
@@ -17,9 +12,6 @@ use rendezvous_agent::events::Watched;
 use rendezvous_agent::group::ExitStatus;
 use rendezvous_agent::reason::StartFailure;
 use rendezvous_agent::worker_event::WorkerEvent;
-use std::ffi::{CStr, c_char, c_void};
-use std::ptr::null;
-use std::time::Duration;
 
 /// A worker has started: `pid` is its process id, or any number that stands for it.
 pub const RDZV_WORKER_STARTED: i32 = 1;
@@ -36,7 +28,7 @@ pub const RDZV_WORKERS_LOST: i32 = 5;
 
 /// Workers to start. Valid during the call only.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_worker_start {
     /// Size of this struct in the library, in bytes; fields beyond that size are absent.
     pub struct_size: u32,
@@ -57,7 +49,7 @@ pub struct rdzv_workers {
 
 /// Event of a worker.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_worker_event {
     /// Must be `sizeof(rdzv_worker_event)`.
     pub struct_size: u32,
@@ -85,12 +77,13 @@ pub struct rdzv_worker_event {
     /// Host of the worker, for reports; NULL means the agent's host.
     pub host: *const c_char,
 }
+growing!(rdzv_worker_event: 72);
 
 /// Functions that start and monitor custom workers. The library calls them on one thread of its own, one
 /// after the other. They must not throw. They may block, but the agent's timeouts keep running, and an
 /// agent whose timeout passes ends without waiting for them.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_workers_vtable {
     /// Must be `sizeof(rdzv_workers_vtable)`.
     pub struct_size: u32,
@@ -119,14 +112,11 @@ pub struct rdzv_workers_vtable {
     /// to 5 s. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
+growing!(rdzv_workers_vtable: 64);
 
-/// Sizes of the structs in the first release of the header.
-const VTABLE_FIRST_SIZE: usize = 64;
-const EVENT_FIRST_SIZE: usize = 72;
-
-/// Vtable of custom workers, with the thread guarantees that the header requires of it.
+/// Vtable of custom workers.
 struct CustomWorkers {
-    vtable: rdzv_workers_vtable,
+    vtable: UserCode<rdzv_workers_vtable>,
     /// Opened when the agent exists; without an agent the vtable stays the caller's and is not called.
     gate: Option<oneshot::Receiver<()>>,
     is_owned: bool,
@@ -135,24 +125,13 @@ struct CustomWorkers {
 /// Time limit for creating an agent; creation takes far less.
 const GATE_TIMEOUT: Duration = Duration::from_secs(60);
 
-// SAFETY: the header says that the functions are called on a thread of the library.
-unsafe impl Send for CustomWorkers {}
-
-impl Drop for CustomWorkers {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.vtable.destroy.filter(|_| self.is_owned) {
-            // SAFETY: the vtable was supplied for this call, and no call follows.
-            unsafe { destroy(self.vtable.user_data) };
-        }
-    }
-}
-
 impl WorkerHooks for CustomWorkers {
     fn begin(&mut self, sender: WorkerEventSender) {
         self.is_owned = self.gate.take().is_some_and(|gate| gate.recv_timeout(GATE_TIMEOUT).is_ok());
+        self.vtable.adopt(self.vtable.destroy.filter(|_| self.is_owned));
         if let Some(begin) = self.vtable.begin.filter(|_| self.is_owned) {
             // SAFETY: the vtable was supplied for this call; it owns the handle from now on.
-            unsafe { begin(self.vtable.user_data, Box::into_raw(Box::new(rdzv_workers { sender }))) };
+            unsafe { begin(self.vtable.user_data, boxed(rdzv_workers { sender })) };
         }
     }
 
@@ -215,17 +194,14 @@ pub unsafe extern "C" fn rdzv_workers_notify(
     event: *const rdzv_worker_event,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let sender = &reference(workers, "workers")?.sender;
-            let given = sized::get_or_zero(event, EVENT_FIRST_SIZE, "event")?;
-            let (host, message) = (event_text(given.host), event_text(given.message));
-            let event = parsed(&given, &message, sender)?;
-            sender.notify(ForeignEvent { attempt: given.attempt, event, host, message });
-            Ok(())
-        })
-    }
+    guard::call!(error, || {
+        let sender = &reference(workers, "workers")?.sender;
+        let given = sized::get(event, "event")?;
+        let (host, message) = (event_text(given.host), event_text(given.message));
+        let event = parsed(&given, &message, sender)?;
+        sender.notify(ForeignEvent { attempt: given.attempt, event, host, message });
+        Ok(())
+    })
 }
 
 unsafe fn event_text(text: *const c_char) -> Box<str> {
@@ -292,34 +268,33 @@ pub unsafe extern "C" fn rdzv_agent_new_custom(
     out: *mut *mut rdzv_agent,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let home = home(context)?;
-            let given = GivenOptions::read(options)?;
-            let handler = &reference(handler, "handler")?.handler;
-            let vtable = sized::get_or_zero(vtable, VTABLE_FIRST_SIZE, "vtable")?;
-            if vtable.begin.is_none()
-                || vtable.start.is_none()
-                || vtable.signal.is_none()
-                || vtable.kill.is_none()
-            {
-                return Err(invalid("`vtable` has no `begin`, `start`, `signal` or `kill`"));
-            }
-            let (options, devices) = (given.agent()?, given.devices()?);
-            let (go, gate) = oneshot::channel::<()>();
-            let code = CustomWorkers { vtable, gate: Some(gate), is_owned: false };
-            let exhausted = |cause: std::io::Error| {
-                let message = format!("cannot create the thread for custom workers: {cause}");
-                Fault::os(RDZV_EXHAUSTED, message, &cause)
-            };
-            let workers = ForeignWorkers::new(Box::new(code), options.name.clone(), devices);
-            let workers = workers.map_err(exhausted)?;
-            let agent = new_agent(options, Watched::No, handler, Box::new(workers), home)?;
-            go.send(()).ok();
-            out.put(agent);
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let home = home(context)?;
+        let given = GivenOptions::read(options)?;
+        let handler = &reference(handler, "handler")?.handler;
+        let vtable = sized::get(vtable, "vtable")?;
+        if vtable.begin.is_none()
+            || vtable.start.is_none()
+            || vtable.signal.is_none()
+            || vtable.kill.is_none()
+        {
+            return Err(invalid("`vtable` has no `begin`, `start`, `signal` or `kill`"));
+        }
+        let (options, devices) = (given.agent()?, given.devices()?);
+        let (go, gate) = oneshot::channel::<()>();
+        let code = CustomWorkers {
+            vtable: UserCode::new(vtable, vtable.user_data),
+            gate: Some(gate),
+            is_owned: false,
+        };
+        let exhausted = |cause: std::io::Error| {
+            let message = format!("cannot create the thread for custom workers: {cause}");
+            Fault::os(RDZV_EXHAUSTED, message, &cause)
+        };
+        let workers = ForeignWorkers::new(Box::new(code), options.name.clone(), devices);
+        let workers = workers.map_err(exhausted)?;
+        let agent = new_agent(options, Watched::No, handler, Box::new(workers), home)?;
+        go.send(()).ok();
+        Ok(agent)
+    })
 }

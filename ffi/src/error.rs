@@ -1,11 +1,8 @@
 //! Error details for a C program to branch on and to print.
 
-use crate::argument::rdzv_bytes;
-use crate::fault::{Details, Fault, rdzv_error};
-use crate::status::{RDZV_OK, name_of, rdzv_status};
-use crate::{guard, sized};
-use std::ffi::c_char;
-use std::ptr::{null, null_mut};
+use crate::fault::Details;
+use crate::prelude::*;
+use std::sync::LazyLock;
 
 /// Returns the short name of a status, such as `timed out`, or `unknown status` for any other number.
 /// Never NULL; the string is static.
@@ -24,19 +21,18 @@ pub unsafe extern "C" fn rdzv_error_new(
 ) -> *mut rdzv_error {
     let description = || {
         // SAFETY: NULL or valid, as the header requires.
-        let message = unsafe { crate::argument::bytes(message, message_len, "message") };
+        let message = unsafe { bytes(message, message_len, "message") };
         message.map(String::from_utf8_lossy).unwrap_or_default()
     };
-    guard::quiet(null_mut(), || Box::into_raw(Box::new(rdzv_error::new(Fault::new(status, description())))))
+    guard::quiet(null_mut(), || boxed(rdzv_error::new(Fault::new(status, description()))))
 }
 
 /// Copies an error with all its details; the caller frees the copy with `rdzv_error_free`. For errors
 /// that are valid during a callback only. NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_error_clone(error: *const rdzv_error) -> *mut rdzv_error {
-    let copy = |error: &rdzv_error| Box::into_raw(Box::new(error.clone()));
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(error, null_mut(), copy) }
+    unsafe { guard::read(error, null_mut(), |error| boxed(error.clone())) }
 }
 
 /// Frees an error. NULL is ignored.
@@ -64,7 +60,7 @@ pub unsafe extern "C" fn rdzv_error_message(error: *const rdzv_error) -> *const 
 /// What an error tells. The strings are UTF-8 and NUL-terminated; they and the lists are valid as long as
 /// the error.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_error_info {
     /// Set to `sizeof(rdzv_error_info)` before the call. The library sets it to the number of bytes it
     /// filled.
@@ -114,30 +110,10 @@ pub struct rdzv_error_info {
     /// Number of ranks.
     pub rank_count: usize,
 }
+growing!(rdzv_error_info: 128);
 
-/// Size of `rdzv_error_info` in the first published header, in bytes.
-const INFO_FIRST_SIZE: usize = 128;
-
-const NO_ERROR: rdzv_error_info = rdzv_error_info {
-    struct_size: 0,
-    status: RDZV_OK,
-    message: c"".as_ptr(),
-    operation: c"".as_ptr(),
-    peer: c"".as_ptr(),
-    phase: c"".as_ptr(),
-    cause: c"".as_ptr(),
-    elapsed_ms: 0,
-    os_error: 0,
-    reserved: 0,
-    revision: 0,
-    generation: 0,
-    keys: null(),
-    key_count: 0,
-    nodes: null(),
-    node_count: 0,
-    ranks: null(),
-    rank_count: 0,
-};
+/// What NULL tells.
+static NO_ERROR: LazyLock<rdzv_error> = LazyLock::new(|| rdzv_error::new(Fault::new(RDZV_OK, "")));
 
 /// Writes what an error tells to `*info`, whose `struct_size` is set. For NULL, that is the status
 /// `RDZV_OK`, empty strings and empty lists.
@@ -148,14 +124,7 @@ pub unsafe extern "C" fn rdzv_error_get_info(
     error: *const rdzv_error,
     info: *mut rdzv_error_info,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires.
-    unsafe {
-        guard::call(null_mut(), &mut || {
-            let given = sized::given_size(info, INFO_FIRST_SIZE, "info")?;
-            sized::put(info, given, &error.as_ref().map_or(NO_ERROR, info_of));
-            Ok(())
-        })
-    }
+    guard::call!(null_mut(), info, || Ok(info_of(error.as_ref().unwrap_or(&NO_ERROR))))
 }
 
 fn info_of(error: &rdzv_error) -> rdzv_error_info {
@@ -178,6 +147,6 @@ fn info_of(error: &rdzv_error) -> rdzv_error_info {
         node_count: error.nodes.len(),
         ranks: ranks.as_ptr(),
         rank_count: ranks.len(),
-        ..NO_ERROR
+        ..Default::default()
     }
 }

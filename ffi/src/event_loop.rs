@@ -1,12 +1,8 @@
 //! Event loops: members, operations and events, without callbacks and without blocking calls.
 
-use crate::argument::{invalid, out_pointer, reference};
-use crate::context::{home, rdzv_context};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
 use crate::last_event::LastEvent;
 use crate::loop_event::{
-    NO_EVENT, RDZV_EVENT_CHANGE, RDZV_EVENT_COMPLETED, RDZV_EVENT_LEASE_OVER, RDZV_EVENT_NODE_SEATED,
+    RDZV_EVENT_CHANGE, RDZV_EVENT_COMPLETED, RDZV_EVENT_LEASE_OVER, RDZV_EVENT_NODE_SEATED,
     RDZV_EVENT_NODE_STANDING_BY, RDZV_EVENT_ROUND, RDZV_EVENT_SESSION_OPEN, RDZV_EVENT_SESSION_OVER,
     RDZV_EVENT_WATCHING, rdzv_event,
 };
@@ -15,19 +11,16 @@ use crate::native_store::native_fault;
 use crate::op::{OpBody, OpRequest, rdzv_op};
 use crate::op_perform::for_nodes;
 use crate::op_result::Answer;
+use crate::prelude::*;
 use crate::rendezvous_event::{RDZV_ROUND_EVENT_JOB_FAILED, projected};
-use crate::rendezvous_fault::{fault_of_node, handler_fault};
+use crate::rendezvous_fault::fault_of_node;
 use crate::rendezvous_parameters::{self, rdzv_rendezvous_parameters};
-use crate::sized;
-use crate::status::{RDZV_EXHAUSTED, RDZV_IO, rdzv_status};
 use crate::store::{call_fault, of_keys, timeout};
 use crate::store_options::{native_options, rdzv_store_options, store_options};
 use crate::watch::{change_of, watch_fault};
 use rendezvous_core::driver::loop_client::{Loop, LoopEvent, MemberId, SessionEvent, SubmitError};
 use rendezvous_core::driver::native_client::{NativeError, NativeResponse, NodeEvent};
 use rendezvous_core::store::call::CallId;
-use std::ffi::c_void;
-use std::sync::Arc;
 
 /// Creates a loop without members. `context` may be NULL, which creates a new one. On success the caller
 /// owns `*out` and frees it with `rdzv_loop_free`.
@@ -39,19 +32,13 @@ pub unsafe extern "C" fn rdzv_loop_new(
     out: *mut *mut rdzv_loop,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let home = home(context)?;
-            let stores = Loop::new().map_err(|cause| {
-                Fault::new(RDZV_EXHAUSTED, format!("no descriptors for an event loop: {cause}"))
-                    .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
-            })?;
-            out.put(Box::into_raw(Box::new(rdzv_loop::new(stores, home))));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let home = home(context)?;
+        let stores = Loop::new().map_err(|cause| {
+            Fault::os(RDZV_EXHAUSTED, format!("no descriptors for an event loop: {cause}"), &cause)
+        })?;
+        Ok(boxed(rdzv_loop::new(stores, home)))
+    })
 }
 
 /// Frees a loop and its members, closes the connections of all its stores, and closes its descriptor.
@@ -84,16 +71,11 @@ pub unsafe extern "C" fn rdzv_loop_poll(
     event_loop: *mut rdzv_loop,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            this.stores.poll().map_err(|cause| {
-                Fault::new(RDZV_IO, format!("the event queue failed: {cause}"))
-                    .during("poll")
-                    .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
-            })
+    guard::on!(error, event_loop, |this| {
+        this.stores.poll().map_err(|cause| {
+            Fault::os(RDZV_IO, format!("the event queue failed: {cause}"), &cause).during("poll")
         })
-    }
+    })
 }
 
 /// Writes the next event to `*event`; its kind is `RDZV_EVENT_NONE` if there is none. Set
@@ -104,25 +86,20 @@ pub unsafe extern "C" fn rdzv_loop_next_event(
     event: *mut rdzv_event,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let given = sized::given_size(event, size_of::<rdzv_event>(), "event")?;
-            this.last_event = LastEvent::default();
-            let view = loop {
-                match this.stores.next_event() {
-                    None => break NO_EVENT,
-                    Some(next) => {
-                        if let Some(view) = this.show(next) {
-                            break view;
-                        }
+    guard::on!(error, event_loop, event, |this| {
+        this.last_event = LastEvent::default();
+        let view = loop {
+            match this.stores.next_event() {
+                None => break rdzv_event::default(),
+                Some(next) => {
+                    if let Some(view) = this.show(next) {
+                        break view;
                     }
                 }
-            };
-            sized::put(event, given, &view);
-            Ok(())
-        })
-    }
+            }
+        };
+        Ok(view)
+    })
 }
 
 /// Adds a store over the c10d protocol; the loop connects to it when its first operation is submitted.
@@ -138,16 +115,11 @@ pub unsafe extern "C" fn rdzv_loop_add_store(
     member: *mut *mut rdzv_loop_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let member = out_pointer(member, "member")?;
-            let (host, port, options) = store_options(options)?;
-            let id = this.stores.add_store(host, port, options);
-            member.put(this.add(id, user_data, Loop::remove_store));
-            Ok(())
-        })
-    }
+    guard::on!(error, event_loop, member, |this| {
+        let (host, port, options) = store_options(options)?;
+        let id = this.stores.add_store(host, port, options);
+        Ok(this.add(id, user_data, Loop::remove_store))
+    })
 }
 
 /// Adds a store over the native protocol and starts to connect to its server; otherwise like
@@ -164,16 +136,11 @@ pub unsafe extern "C" fn rdzv_loop_add_native_store(
     member: *mut *mut rdzv_loop_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let member = out_pointer(member, "member")?;
-            let (host, port, options) = native_options(options)?;
-            let id = this.stores.add_session(host, port, options);
-            member.put(this.add(id, user_data, Loop::remove_session));
-            Ok(())
-        })
-    }
+    guard::on!(error, event_loop, member, |this| {
+        let (host, port, options) = native_options(options)?;
+        let id = this.stores.add_session(host, port, options);
+        Ok(this.add(id, user_data, Loop::remove_session))
+    })
 }
 
 /// Adds a node of the `rdzv` backend and starts to connect to its server. The options are those of its
@@ -191,17 +158,10 @@ pub unsafe extern "C" fn rdzv_loop_add_node(
     member: *mut *mut rdzv_loop_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let (member, parameters) =
-                (out_pointer(member, "member")?, rendezvous_parameters::parsed(parameters)?);
-            let added = this.stores.add_node(&parameters);
-            let id = added.map_err(|error| handler_fault(&error))?;
-            member.put(this.add(id, user_data, Loop::remove_session));
-            Ok(())
-        })
-    }
+    guard::on!(error, event_loop, member, |this| {
+        let id = this.stores.add_node(&rendezvous_parameters::parsed(parameters)?)?;
+        Ok(this.add(id, user_data, Loop::remove_session))
+    })
 }
 
 /// Removes a member from its loop and frees its handle; no event of it follows. Its operations that are
@@ -219,16 +179,13 @@ pub unsafe extern "C" fn rdzv_loop_remove(
     member: *mut rdzv_loop_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        loop_gate::operate_member(member, error, &mut |this, id| {
-            let Some(member) = this.members.remove(&id) else { return Ok(()) };
-            (member.remove)(&mut this.stores, id);
-            let of_member = this.ops.extract_if(|_, (of, _)| *of == id);
-            of_member.for_each(|(_, (_, cell))| cell.lock_waiting().abandoned());
-            Ok(())
-        })
-    }
+    guard::on!(error, member, |(this, id)| {
+        let Some(member) = this.members.remove(&id) else { return Ok(()) };
+        (member.remove)(&mut this.stores, id);
+        let of_member = this.ops.extract_if(|_, (of, _)| *of == id);
+        of_member.for_each(|(_, (_, cell))| cell.lock_waiting().abandoned());
+        Ok(())
+    })
 }
 
 /// Submits an operation to a store or a node of a loop and returns at once. `RDZV_EVENT_COMPLETED`
@@ -246,18 +203,15 @@ pub unsafe extern "C" fn rdzv_loop_submit(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged; NULL is refused.
-    unsafe {
-        loop_gate::operate_member(member, error, &mut |this, id| {
-            let cell = &reference(op, "op")?.cell;
-            let mut body = cell.enter()?;
-            body.begin();
-            let call = submit(&mut this.stores, id, &body, timeout_ms)?;
-            body.submitted(call);
-            this.ops.insert(call.0, (id, Arc::clone(cell)));
-            Ok(())
-        })
-    }
+    guard::on!(error, member, |(this, id)| {
+        let cell = &reference(op, "op")?.cell;
+        let mut body = cell.enter()?;
+        body.begin();
+        let call = submit(&mut this.stores, id, &body, timeout_ms)?;
+        body.submitted(call);
+        this.ops.insert(call.0, (id, Arc::clone(cell)));
+        Ok(())
+    })
 }
 
 fn submit(stores: &mut Loop, id: MemberId, body: &OpBody, timeout_ms: i64) -> Result<CallId, Fault> {
@@ -296,26 +250,23 @@ pub unsafe extern "C" fn rdzv_loop_cancel(
     op: *const rdzv_op,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged; NULL is refused.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let cell = &reference(op, "op")?.cell;
-            if let Some(call) = cell.lock()?.call()
-                && let Some((id, of)) = this.ops.get(&call.0)
-                && Arc::ptr_eq(of, cell)
-            {
-                this.stores.cancel(*id, call);
-            }
-            Ok(())
-        })
-    }
+    guard::on!(error, event_loop, |this| {
+        let cell = &reference(op, "op")?.cell;
+        if let Some(call) = cell.lock()?.call()
+            && let Some((id, of)) = this.ops.get(&call.0)
+            && Arc::ptr_eq(of, cell)
+        {
+            this.stores.cancel(*id, call);
+        }
+        Ok(())
+    })
 }
 
 impl rdzv_loop {
     /// Stores the data of an event and returns the event for C; `None` for an event of an operation that
     /// was freed.
     fn show(&mut self, event: LoopEvent) -> Option<rdzv_event> {
-        let mut view = NO_EVENT;
+        let mut view = rdzv_event::default();
         match event {
             LoopEvent::Store(over) => {
                 self.of_member(&mut view, over.store);

@@ -43,8 +43,11 @@ impl Fault {
 
     /// Returns a fault with the number of a system call's error.
     pub(crate) fn os(status: rdzv_status, message: impl Into<String>, cause: &std::io::Error) -> Self {
-        let os_error = cause.raw_os_error().unwrap_or(0);
-        Self::of(status, message.into()).with(|details| details.os_error = os_error)
+        Self::of(status, message.into()).with_os_error(cause.raw_os_error().unwrap_or(0))
+    }
+
+    pub(crate) fn with_os_error(self, os_error: i32) -> Self {
+        self.with(|details| details.os_error = os_error)
     }
 
     pub(crate) fn during(self, operation: &str) -> Self {
@@ -57,6 +60,18 @@ impl Fault {
         self
     }
 }
+
+/// Says how errors of the library become faults, so that `?` converts them.
+macro_rules! faults {
+    ($($error:ty => $convert:expr,)+) => {
+        $(impl From<$error> for $crate::fault::Fault {
+            fn from(error: $error) -> Self {
+                $convert(&error)
+            }
+        })+
+    };
+}
+pub(crate) use faults;
 
 impl Deref for Fault {
     type Target = Details;
@@ -107,10 +122,7 @@ impl rdzv_error {
     }
 
     fn of(details: Details) -> Self {
-        let views = |items: &[Vec<u8>]| -> Vec<rdzv_bytes> {
-            items.iter().map(|item| rdzv_bytes { data: item.as_ptr(), len: item.len() }).collect()
-        };
-        Self { keys: views(&details.keys), nodes: views(&details.nodes), details }
+        Self { keys: rdzv_bytes::list(&details.keys), nodes: rdzv_bytes::list(&details.nodes), details }
     }
 }
 

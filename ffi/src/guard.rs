@@ -1,6 +1,11 @@
 //! Guard around the body of every function of the C API: catches panics, converts errors and poisons handles.
+//!
+//! The functions of the C API are `unsafe`, because the header says which of their pointers must be valid. All of them
+//! rest on that one promise, so the macros here contain the `unsafe` block in which such a function runs.
 
+use crate::argument::reference;
 use crate::fault::{Fault, rdzv_error};
+use crate::sized::{Output, out_pointer};
 use crate::status::{RDZV_OK, RDZV_PANIC, RDZV_POISONED, rdzv_status};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -57,18 +62,131 @@ fn is_ours(panic: &PanicHookInfo<'_>) -> bool {
     is_guarded || std::thread::current().name().is_some_and(|name| name.starts_with("rdzv-"))
 }
 
-/// Runs the body of a function that returns a status; `error`, if not NULL, receives the details of a
-/// failure.
-pub(crate) unsafe fn call(
-    error: *mut *mut rdzv_error,
-    body: &mut dyn FnMut() -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: `error` is passed on unchanged.
-    unsafe { call_on(None, error, body) }
+/// Runs the body of a function that returns a status: `guard::call!(error, || ...)`. `error`, if not NULL, receives the
+/// details of a failure. With an output pointer, `guard::call!(error, out, || ...)`, the value that the body returns is
+/// written to it; it is checked before the body runs.
+macro_rules! call {
+    ($error:expr, $body:expr) => {
+        // SAFETY: the pointers are NULL or valid, as the header requires.
+        unsafe { $crate::guard::call_on(None, $error, &mut $body) }
+    };
+    ($error:expr, $out:ident, $body:expr) => {
+        // SAFETY: as above.
+        unsafe { $crate::guard::call_with_output($error, ($out, stringify!($out)), &mut $body) }
+    };
+}
+pub(crate) use call;
+
+/// Does the same for a function on an object, to which the body gets access: `guard::on!(error, store, |store| ...)`.
+macro_rules! on {
+    ($error:expr, $target:ident, $body:expr) => {
+        // SAFETY: the pointers are NULL or valid, as the header requires.
+        unsafe { $crate::guard::Target::enter($target, stringify!($target), $error, &mut $body) }
+    };
+    ($error:expr, $target:ident, $out:ident, $body:expr) => {
+        // SAFETY: as above.
+        unsafe {
+            let out = ($out, stringify!($out));
+            $crate::guard::enter_with_output($target, stringify!($target), $error, out, &mut $body)
+        }
+    };
+}
+pub(crate) use on;
+
+/// Object on which functions of the C API work.
+pub(crate) trait Target: 'static {
+    /// What the body of a function gets.
+    type Access<'a>;
+
+    /// Runs the body of a function on the object that the argument `name` points to.
+    unsafe fn enter(
+        target: *const Self,
+        name: &str,
+        error: *mut *mut rdzv_error,
+        body: &mut dyn FnMut(Self::Access<'_>) -> Result<(), Fault>,
+    ) -> rdzv_status;
 }
 
-/// Does the same for a function on a handle: a panic poisons the handle, and calls on a poisoned handle
-/// fail.
+/// Handle that any number of threads may use. A panic poisons it, and the log sink of its context may not use it.
+pub(crate) trait Handle: 'static {
+    fn poison(&self) -> &Poison;
+
+    /// Refuses a call of the context's log sink, see [`crate::context::ContextShared::refuse_sink`].
+    fn refuse_sink(&self) -> Result<(), Fault>;
+}
+
+/// Makes a type with a field `poison` a [`Handle`], of the context in another field if it has one.
+macro_rules! handle {
+    ($handle:ident $(, $context:ident)?) => {
+        impl $crate::guard::Handle for $handle {
+            fn poison(&self) -> &$crate::guard::Poison {
+                &self.poison
+            }
+
+            fn refuse_sink(&self) -> Result<(), $crate::fault::Fault> {
+                $(self.$context.refuse_sink()?;)?
+                Ok(())
+            }
+        }
+    };
+}
+pub(crate) use handle;
+
+impl<H: Handle> Target for H {
+    type Access<'a> = &'a H;
+
+    unsafe fn enter(
+        target: *const H,
+        name: &str,
+        error: *mut *mut rdzv_error,
+        body: &mut dyn FnMut(&H) -> Result<(), Fault>,
+    ) -> rdzv_status {
+        // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
+        unsafe {
+            call_on(target.as_ref().map(H::poison), error, &mut || {
+                let handle = reference(target, name)?;
+                handle.refuse_sink()?;
+                body(handle)
+            })
+        }
+    }
+}
+
+/// Runs a body and writes its value to `out`, which is an argument and its name.
+pub(crate) unsafe fn call_with_output<R: Output>(
+    error: *mut *mut rdzv_error,
+    (out, out_name): (*mut R, &str),
+    body: &mut dyn FnMut() -> Result<R, Fault>,
+) -> rdzv_status {
+    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
+    unsafe {
+        call_on(None, error, &mut || {
+            let out = out_pointer(out, out_name)?;
+            out.put(body()?);
+            Ok(())
+        })
+    }
+}
+
+/// Does the same for a function on an object.
+pub(crate) unsafe fn enter_with_output<T: Target, R: Output>(
+    target: *const T,
+    name: &str,
+    error: *mut *mut rdzv_error,
+    (out, out_name): (*mut R, &str),
+    body: &mut dyn FnMut(T::Access<'_>) -> Result<R, Fault>,
+) -> rdzv_status {
+    // SAFETY: as above.
+    unsafe {
+        T::enter(target, name, error, &mut |access| {
+            let out = out_pointer(out, out_name)?;
+            out.put(body(access)?);
+            Ok(())
+        })
+    }
+}
+
+/// Runs the body of a function. If it panics, the handle that it works on is poisoned; calls on a poisoned handle fail.
 pub(crate) unsafe fn call_on(
     poison: Option<&Poison>,
     error: *mut *mut rdzv_error,
@@ -107,6 +225,11 @@ pub(crate) fn quiet<R>(fallback: R, mut body: impl FnMut() -> R) -> R {
 pub(crate) unsafe fn read<T, R: Copy>(handle: *const T, fallback: R, read: impl Fn(&T) -> R) -> R {
     // SAFETY: the caller of the C function promises that a non-NULL handle is live.
     quiet(fallback, || unsafe { handle.as_ref() }.map_or(fallback, &read))
+}
+
+/// Returns a new handle for the caller, who owns it.
+pub(crate) fn boxed<T>(handle: T) -> *mut T {
+    Box::into_raw(Box::new(handle))
 }
 
 /// Frees a handle; NULL is ignored.

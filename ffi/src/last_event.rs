@@ -1,8 +1,8 @@
 //! Data that the last event of a loop points to.
 
 use crate::agent_event::AgentEventView;
-use crate::fault::{Fault, rdzv_error};
 use crate::loop_rpc_event::LastRpcEvent;
+use crate::prelude::*;
 use crate::rendezvous_event::rdzv_round_event;
 use crate::watch::rdzv_change;
 

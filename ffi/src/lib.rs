@@ -171,6 +171,7 @@ mod last_event;
 #[cfg(feature = "rpc")]
 mod loop_rpc_event;
 mod op_kind;
+mod prelude;
 mod rendezvous_fault;
 #[cfg(feature = "rpc")]
 mod rpc_fault;
@@ -185,6 +186,7 @@ mod rpc_reply;
 #[cfg(feature = "rpc")]
 mod rpc_slot;
 mod sized;
+mod user_code;
 
 // Without agents or RPC, an event loop has no events of theirs, and a context keeps no RPC state.
 #[cfg(not(feature = "agent"))]
@@ -204,83 +206,24 @@ mod rpc_slot {
     pub(crate) type RpcSlot = ();
 }
 
+/// Exports what these modules declare for C.
+macro_rules! export {
+    ($($module:ident)+) => { $(pub use $module::*;)+ };
+}
+export! {
+    argument buffer cancel_token context custom_store error event_loop fault loop_event loop_gate native_store
+    op op_batch op_native op_node op_perform op_request op_result plugin_parameters rendezvous_event
+    rendezvous_handler rendezvous_info rendezvous_parameters rendezvous_plugin rendezvous_url reply server
+    server_options status store store_info store_kinds store_options store_utilities version watch
+}
 #[cfg(feature = "agent")]
-pub use agent::*;
-#[cfg(feature = "agent")]
-pub use agent_event::*;
-#[cfg(feature = "agent")]
-pub use agent_options::*;
-#[cfg(feature = "agent")]
-pub use agent_result::*;
-#[cfg(feature = "agent")]
-pub use agent_watch::*;
-pub use argument::{rdzv_bytes, rdzv_pair};
-pub use buffer::*;
-pub use cancel_token::*;
-pub use context::*;
-pub use custom_store::*;
-#[cfg(feature = "agent")]
-pub use custom_workers::*;
-pub use error::*;
-pub use event_loop::*;
-pub use fault::rdzv_error;
+export! {
+    agent agent_event agent_options agent_result agent_watch custom_workers loop_agent worker_error
+    worker_function worker_group worker_timer
+}
+#[cfg(feature = "rpc")]
+export! {
+    loop_rpc rpc rpc_call rpc_call_spec rpc_end rpc_handlers rpc_observer rpc_options rpc_plugin rpc_workers
+}
 #[cfg(feature = "fault-injection")]
-pub use fault_injection::*;
-#[cfg(feature = "agent")]
-pub use loop_agent::*;
-pub use loop_event::*;
-pub use loop_gate::{rdzv_loop, rdzv_loop_member};
-#[cfg(feature = "rpc")]
-pub use loop_rpc::*;
-pub use native_store::*;
-pub use op::*;
-pub use op_batch::*;
-pub use op_native::*;
-pub use op_node::*;
-pub use op_perform::*;
-pub use op_request::*;
-pub use op_result::*;
-pub use plugin_parameters::*;
-pub use rendezvous_event::*;
-pub use rendezvous_handler::*;
-pub use rendezvous_info::*;
-pub use rendezvous_parameters::*;
-pub use rendezvous_plugin::*;
-pub use rendezvous_url::*;
-pub use reply::*;
-#[cfg(feature = "rpc")]
-pub use rpc::*;
-#[cfg(feature = "rpc")]
-pub use rpc_call::*;
-#[cfg(feature = "rpc")]
-pub use rpc_call_spec::*;
-#[cfg(feature = "rpc")]
-pub use rpc_end::*;
-#[cfg(feature = "rpc")]
-pub use rpc_handlers::*;
-#[cfg(feature = "rpc")]
-pub use rpc_observer::*;
-#[cfg(feature = "rpc")]
-pub use rpc_options::*;
-#[cfg(feature = "rpc")]
-pub use rpc_plugin::*;
-#[cfg(feature = "rpc")]
-pub use rpc_workers::*;
-pub use server::*;
-pub use server_options::*;
-pub use status::*;
-pub use store::*;
-pub use store_info::*;
-pub use store_kinds::*;
-pub use store_options::*;
-pub use store_utilities::*;
-pub use version::*;
-pub use watch::*;
-#[cfg(feature = "agent")]
-pub use worker_error::*;
-#[cfg(feature = "agent")]
-pub use worker_function::*;
-#[cfg(feature = "agent")]
-pub use worker_group::*;
-#[cfg(feature = "agent")]
-pub use worker_timer::*;
+export!(fault_injection);

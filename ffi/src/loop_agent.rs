@@ -1,16 +1,12 @@
 //! Agents in the caller's event loop.
 
 use crate::agent::rdzv_agent;
-use crate::agent_event::{AgentEventView, EVENT_FIRST_SIZE, rdzv_agent_event};
-use crate::argument::{invalid, out_pointer, reference};
-use crate::fault::{Fault, rdzv_error};
+use crate::agent_event::{AgentEventView, rdzv_agent_event};
 use crate::loop_event::{RDZV_EVENT_AGENT, rdzv_event};
-use crate::loop_gate::{self, rdzv_loop, rdzv_loop_member};
-use crate::sized;
-use crate::status::{RDZV_EXHAUSTED, rdzv_status};
+use crate::loop_gate::{rdzv_loop, rdzv_loop_member};
+use crate::prelude::*;
 use rendezvous_agent::driver::loop_member::{AgentLoop, LoopAgentEvent};
 use rendezvous_core::driver::loop_client::MemberEvent;
-use std::ffi::c_void;
 
 impl rdzv_loop {
     /// Stores the data of an agent's event and returns the event for C.
@@ -44,17 +40,12 @@ pub unsafe extern "C" fn rdzv_loop_add_agent(
     member: *mut *mut rdzv_loop_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let (member, agent) = (out_pointer(member, "member")?, reference(agent, "agent")?);
-            let added = this.stores.add_agent(agent.for_loop()?).map_err(|cause| {
-                Fault::os(RDZV_EXHAUSTED, format!("the agent cannot be watched: {cause}"), &cause)
-            })?;
-            member.put(this.add(added, user_data, AgentLoop::remove_agent));
-            Ok(())
-        })
-    }
+    guard::on!(error, event_loop, member, |this| {
+        let added = this.stores.add_agent(reference(agent, "agent")?.for_loop()?).map_err(|cause| {
+            Fault::os(RDZV_EXHAUSTED, format!("the agent cannot be watched: {cause}"), &cause)
+        })?;
+        Ok(this.add(added, user_data, AgentLoop::remove_agent))
+    })
 }
 
 /// Returns the agent's event if the last event was `RDZV_EVENT_AGENT`. Set `out->struct_size` first. What
@@ -65,17 +56,8 @@ pub unsafe extern "C" fn rdzv_loop_agent_event(
     out: *mut rdzv_agent_event,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let given = sized::given_size(out, EVENT_FIRST_SIZE, "out")?;
-            let view = this
-                .last_event
-                .agent
-                .as_ref()
-                .ok_or_else(|| invalid("the last event is not RDZV_EVENT_AGENT"))?;
-            sized::put(out, given, &view.borrowed());
-            Ok(())
-        })
-    }
+    guard::on!(error, event_loop, out, |this| {
+        let view = this.last_event.agent.as_ref();
+        Ok(view.ok_or_else(|| invalid("the last event is not RDZV_EVENT_AGENT"))?.borrowed())
+    })
 }

@@ -1,12 +1,10 @@
 //! Events of the caller's event loop.
 
-use crate::fault::rdzv_error;
 use crate::loop_gate::rdzv_loop_member;
 use crate::op::rdzv_op;
+use crate::prelude::*;
 use crate::rendezvous_event::rdzv_round_event;
 use crate::watch::rdzv_change;
-use std::ffi::c_void;
-use std::ptr::{null, null_mut};
 
 /// `rdzv_event.kind`: no event is pending.
 pub const RDZV_EVENT_NONE: i32 = 0;
@@ -53,7 +51,7 @@ pub const RDZV_EVENT_RPC_OVER: i32 = 14;
 /// to is valid until the next call of `rdzv_loop_next_event`, but for `member`, which is valid until it
 /// is removed, and `op`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_event {
     /// Set this to `sizeof(rdzv_event)` before the call; on return it is the number of bytes filled.
     pub struct_size: u32,
@@ -89,22 +87,4 @@ pub struct rdzv_event {
     /// `RDZV_EVENT_NODE_STANDING_BY`: number of spares that take a slot before this one.
     pub spares_ahead: u32,
 }
-
-pub(crate) const NO_EVENT: rdzv_event = rdzv_event {
-    struct_size: 0,
-    kind: RDZV_EVENT_NONE,
-    member: null_mut(),
-    member_data: null_mut(),
-    op: null_mut(),
-    op_data: null_mut(),
-    error: null(),
-    change: null(),
-    round_event: null(),
-    node: null(),
-    node_len: 0,
-    message: null(),
-    message_len: 0,
-    lease: 0,
-    lease_why: 0,
-    spares_ahead: 0,
-};
+growing!(rdzv_event: 112);

@@ -2,19 +2,13 @@
 //!
 //! User code that a call on the loop runs, such as a custom backend, may not use the loop.
 
-use crate::argument::{invalid, reference_mut};
-use crate::context::Home;
-use crate::fault::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
 use crate::last_event::LastEvent;
 use crate::op::OpCell;
-use crate::status::{RDZV_FREE_REFUSED, RDZV_REENTRANT, rdzv_status};
+use crate::prelude::*;
 use rendezvous_core::driver::loop_client::{Loop, MemberId};
 use std::collections::HashMap;
-use std::ffi::c_void;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 /// Event loop of the caller, which owns members: stores, nodes, agents and RPC workers. Add
@@ -58,10 +52,6 @@ impl rdzv_loop {
         let gate = Gate::new(stores.fd());
         let (members, ops) = (HashMap::new(), HashMap::new());
         Self { stores, home, last_event: LastEvent::default(), members, ops, gate }
-    }
-
-    fn refuse_sink(&self) -> Result<(), Fault> {
-        self.home.refuse_sink()
     }
 
     /// Makes the handle of a new member.
@@ -131,42 +121,52 @@ unsafe fn gate_of(event_loop: *const rdzv_loop) -> Option<Arc<Gate>> {
     (!event_loop.is_null()).then(|| unsafe { Arc::clone(&(*event_loop).gate) })
 }
 
-/// Runs a call on a loop inside a guard.
-pub(crate) unsafe fn operate(
-    event_loop: *mut rdzv_loop,
-    error: *mut *mut rdzv_error,
-    body: &mut dyn FnMut(&mut rdzv_loop) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        let gate = gate_of(event_loop);
-        guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, &mut || {
-            let Some(gate) = &gate else { return Err(invalid("the event loop or its member is NULL")) };
-            let Some(_inside) = gate.enter() else {
-                let message = "the event loop is in use, by another thread or by a caller of this function";
-                return Err(Fault::new(RDZV_REENTRANT, message));
-            };
-            if gate.free_was_refused.swap(false, Ordering::AcqRel) {
-                let message = "rdzv_loop_free was called inside a call on the loop and had no effect";
-                return Err(Fault::new(RDZV_FREE_REFUSED, message));
-            }
-            let this = reference_mut(event_loop, "event_loop")?;
-            this.refuse_sink()?;
-            body(this)
-        })
+impl guard::Target for rdzv_loop {
+    type Access<'a> = &'a mut Self;
+
+    unsafe fn enter(
+        event_loop: *const Self,
+        name: &str,
+        error: *mut *mut rdzv_error,
+        body: &mut dyn FnMut(&mut Self) -> Result<(), Fault>,
+    ) -> rdzv_status {
+        // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
+        unsafe {
+            let gate = gate_of(event_loop);
+            guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, &mut || {
+                let Some(gate) = &gate else { return Err(is_null(name)) };
+                let Some(_inside) = gate.enter() else {
+                    let message =
+                        "the event loop is in use, by another thread or by a caller of this function";
+                    return Err(Fault::new(RDZV_REENTRANT, message));
+                };
+                if gate.free_was_refused.swap(false, Ordering::AcqRel) {
+                    let message = "rdzv_loop_free was called inside a call on the loop and had no effect";
+                    return Err(Fault::new(RDZV_FREE_REFUSED, message));
+                }
+                let this = reference_mut(event_loop.cast_mut(), name)?;
+                this.home.refuse_sink()?;
+                body(this)
+            })
+        }
     }
 }
 
-/// Runs a call on a member of a loop inside a guard.
-pub(crate) unsafe fn operate_member(
-    member: *mut rdzv_loop_member,
-    error: *mut *mut rdzv_error,
-    body: &mut dyn FnMut(&mut rdzv_loop, MemberId) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: NULL or valid, as the header requires; NULL has no loop, so the body runs for a member only.
-    unsafe {
-        let event_loop = member.as_ref().map_or(null_mut(), |member| member.event_loop);
-        operate(event_loop, error, &mut |this| body(this, (*member).id))
+impl guard::Target for rdzv_loop_member {
+    /// The loop that has the member, and the member's id.
+    type Access<'a> = (&'a mut rdzv_loop, MemberId);
+
+    unsafe fn enter(
+        member: *const Self,
+        name: &str,
+        error: *mut *mut rdzv_error,
+        body: &mut dyn FnMut((&mut rdzv_loop, MemberId)) -> Result<(), Fault>,
+    ) -> rdzv_status {
+        // SAFETY: NULL or valid, as the header requires; NULL has no loop, so the body runs for a member only.
+        unsafe {
+            let event_loop = member.as_ref().map_or(null_mut(), |member| member.event_loop);
+            rdzv_loop::enter(event_loop, name, error, &mut |this| body((this, (*member).id)))
+        }
     }
 }
 

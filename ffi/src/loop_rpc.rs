@@ -1,10 +1,5 @@
 //! RPC workers in the caller's event loop.
 
-use crate::argument::{invalid, out_pointer, reference, text};
-use crate::buffer::rdzv_buffer;
-use crate::context::{Home, home, rdzv_context};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
 use crate::last_event::LastEvent;
 use crate::loop_event::{
     RDZV_EVENT_RPC, RDZV_EVENT_RPC_JOINED, RDZV_EVENT_RPC_OVER, RDZV_EVENT_RPC_REQUEST, rdzv_event,
@@ -13,21 +8,17 @@ use crate::loop_gate::{self, rdzv_loop, rdzv_loop_member};
 use crate::op::rdzv_op;
 use crate::op_kind::OpKind;
 use crate::op_result::Answer;
-use crate::rpc::{EVENT_FIRST_SIZE, HandleEnd, Making, Named, put_event, rdzv_rpc, rdzv_rpc_event, view};
+use crate::prelude::*;
+use crate::rpc::{HandleEnd, Making, Named, rdzv_rpc, rdzv_rpc_event, shown, view};
 use crate::rpc_call_spec::{naming, rdzv_rpc_call_spec, spec};
 use crate::rpc_end::shutdown_of;
 use crate::rpc_fault::{agent_fault, group_call_fault, init_fault};
 use crate::rpc_handlers::{Code, Entry, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
 use crate::rpc_options::rdzv_rpc_options;
-use crate::sized;
-use crate::status::{RDZV_ALREADY_REGISTERED, RDZV_EXHAUSTED, RDZV_UNSUPPORTED, rdzv_status};
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::loop_client::MemberEvent;
 use rendezvous_rpc::driver::loop_member::{RpcAskError, RpcEvent, RpcLoop, RpcRequestQueue};
 use std::any::Any;
-use std::ffi::c_void;
-use std::ptr::null;
-use std::sync::Arc;
 
 impl rdzv_loop {
     /// Stores the data of a worker's event and returns the event for C; `None` for the event of an
@@ -72,12 +63,13 @@ impl rdzv_loop {
     }
 }
 
+faults! { RpcAskError => ask_fault, }
+
 fn ask_fault(error: &RpcAskError) -> Fault {
     match error {
-        RpcAskError::Unknown => invalid(error.to_string()),
+        RpcAskError::Unknown => invalid(error),
         RpcAskError::Call(error) => group_call_fault(error),
-        RpcAskError::System(cause) => Fault::new(RDZV_EXHAUSTED, error.to_string())
-            .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0)),
+        RpcAskError::System(cause) => Fault::os(RDZV_EXHAUSTED, error.to_string(), cause),
     }
 }
 
@@ -110,21 +102,17 @@ pub unsafe extern "C" fn rdzv_loop_rpc_new(
     member: *mut *mut rdzv_loop_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let (member, home) = (out_pointer(member, "member")?, home(context)?);
-            let named = Named { name, name_len, rank, world_size };
-            let making = Making::new(Arc::clone(&home), named, options, handlers)?;
-            let make = move |queue: &RpcRequestQueue, token: CancelToken| making.make(Some(queue), token);
-            let made = this.stores.init_rpc(home, Box::new(make)).map_err(|cause| {
-                Fault::new(RDZV_EXHAUSTED, format!("cannot create a thread for the RPC worker: {cause}"))
-                    .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
-            })?;
-            member.put(this.add(made, user_data, RpcLoop::remove_rpc));
-            Ok(())
-        })
-    }
+    guard::on!(error, event_loop, member, |this| {
+        let home = home(context)?;
+        let named = Named { name, name_len, rank, world_size };
+        let making = Making::new(Arc::clone(&home), named, options, handlers)?;
+        let make = move |queue: &RpcRequestQueue, token: CancelToken| making.make(Some(queue), token);
+        let made = this.stores.init_rpc(home, Box::new(make)).map_err(|cause| {
+            let message = format!("cannot create a thread for the RPC worker: {cause}");
+            Fault::os(RDZV_EXHAUSTED, message, &cause)
+        })?;
+        Ok(this.add(made, user_data, RpcLoop::remove_rpc))
+    })
 }
 
 /// Adds a worker that has already joined its group. From now on the loop reports the events of its group,
@@ -140,18 +128,14 @@ pub unsafe extern "C" fn rdzv_loop_add_rpc(
     member: *mut *mut rdzv_loop_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged; NULL is refused.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let (member, rpc) = (out_pointer(member, "member")?, reference(rpc, "rpc")?);
-            let home = Arc::clone(&rpc.home);
-            let added = this.stores.add_rpc(home, Arc::clone(&rpc.agent)).map_err(|_| {
+    guard::on!(error, event_loop, member, |this| {
+        let rpc = reference(rpc, "rpc")?;
+        let added =
+            this.stores.add_rpc(Arc::clone(&rpc.home) as _, Arc::clone(&rpc.agent)).map_err(|_| {
                 Fault::new(RDZV_ALREADY_REGISTERED, format!("{} is in a loop already", rpc.agent.me()))
             })?;
-            member.put(this.add(added, user_data, RpcLoop::remove_rpc));
-            Ok(())
-        })
-    }
+        Ok(this.add(added, user_data, RpcLoop::remove_rpc))
+    })
 }
 
 /// Creates another handle of a worker, from `RDZV_EVENT_RPC_JOINED` on: for its name, its id, the workers
@@ -165,24 +149,14 @@ pub unsafe extern "C" fn rdzv_loop_rpc_handle(
     out: *mut *mut rdzv_rpc,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged; NULL is refused.
-    unsafe {
-        loop_gate::operate_member(member, error, &mut |this, id| {
-            let out = out_pointer(out, "out")?;
-            let home = this.stores.rpc_home(id).map(|home| home as Arc<dyn Any + Send + Sync>);
-            let home = home.and_then(|home| home.downcast::<Home>().ok());
-            let (Some(agent), Some(home)) = (this.stores.rpc(id), home) else {
-                return Err(invalid("the loop has no RPC worker here that has joined its group"));
-            };
-            out.put(Box::into_raw(Box::new(rdzv_rpc::new(
-                agent,
-                home,
-                CancelToken::new(),
-                HandleEnd::LeavesWorker,
-            ))));
-            Ok(())
-        })
-    }
+    guard::on!(error, member, out, |(this, id)| {
+        let home = this.stores.rpc_home(id).map(|home| home as Arc<dyn Any + Send + Sync>);
+        let home = home.and_then(|home| home.downcast::<Home>().ok());
+        let (Some(agent), Some(home)) = (this.stores.rpc(id), home) else {
+            return Err(invalid("the loop has no RPC worker here that has joined its group"));
+        };
+        Ok(boxed(rdzv_rpc::new(agent, home, CancelToken::new(), HandleEnd::LeavesWorker)))
+    })
 }
 
 /// Submits a call to a worker of the group as the operation `op` and returns at once.
@@ -202,21 +176,18 @@ pub unsafe extern "C" fn rdzv_loop_rpc_call(
     // As for a blocking worker, the call is read outside the guard.
     // SAFETY: the pointer is NULL or valid as the header requires; NULL is refused.
     let mut read = Some(unsafe { spec(call) });
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        loop_gate::operate_member(member, error, &mut |this, id| {
-            let Some(spec) = read.take().transpose()? else { return Ok(()) };
-            let cell = &reference(op, "op")?.cell;
-            let mut body = cell.enter()?;
-            body.prepare(OpKind::Call, &[], &[])?;
-            let callee = spec.callee;
-            let call = this.stores.rpc_call(id, spec);
-            let call = call.map_err(|error| naming(ask_fault(&error), callee))?;
-            body.submitted(call);
-            this.ops.insert(call.0, (id, Arc::clone(cell)));
-            Ok(())
-        })
-    }
+    guard::on!(error, member, |(this, id)| {
+        let Some(spec) = read.take().transpose()? else { return Ok(()) };
+        let cell = &reference(op, "op")?.cell;
+        let mut body = cell.enter()?;
+        body.prepare(OpKind::Call, &[])?;
+        let callee = spec.callee;
+        let call = this.stores.rpc_call(id, spec);
+        let call = call.map_err(|error| naming(ask_fault(&error), callee))?;
+        body.submitted(call);
+        this.ops.insert(call.0, (id, Arc::clone(cell)));
+        Ok(())
+    })
 }
 
 /// Adds a handler of kind `RDZV_RPC_LOOP` to a worker of the loop that has joined its group. Calls to it
@@ -230,19 +201,16 @@ pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
     name_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged; NULL is refused.
-    unsafe {
-        loop_gate::operate_member(member, error, &mut |this, id| {
-            let name = text(name, name_len, "name")?;
-            let (Some(agent), Some(queue)) = (this.stores.rpc(id), this.stores.rpc_request_queue(id)) else {
-                return Err(invalid("the loop has no RPC worker here that has joined its group"));
-            };
-            let tcp = agent.tcp().ok_or_else(|| {
-                Fault::new(RDZV_UNSUPPORTED, "a custom backend takes its handlers when it is created")
-            })?;
-            Entry { name: name.into(), code: Code::RequestQueue(queue) }.register(tcp.handling())
-        })
-    }
+    guard::on!(error, member, |(this, id)| {
+        let name = text(name, name_len, "name")?;
+        let (Some(agent), Some(queue)) = (this.stores.rpc(id), this.stores.rpc_request_queue(id)) else {
+            return Err(invalid("the loop has no RPC worker here that has joined its group"));
+        };
+        let tcp = agent.tcp().ok_or_else(|| {
+            Fault::new(RDZV_UNSUPPORTED, "a custom backend takes its handlers when it is created")
+        })?;
+        Entry { name: name.into(), code: Code::RequestQueue(queue) }.register(tcp.handling())
+    })
 }
 
 /// Starts to end a worker, with `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`, and returns at once. The
@@ -258,13 +226,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_shutdown(
     how: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        loop_gate::operate_member(member, error, &mut |this, id| {
-            let how = shutdown_of(how)?;
-            this.stores.rpc_shutdown(id, how).map_err(|error| ask_fault(&error))
-        })
-    }
+    guard::on!(error, member, |(this, id)| Ok(this.stores.rpc_shutdown(id, shutdown_of(how)?)?))
 }
 
 /// Returns the event as `rdzv_rpc_next_event` does, if the last event was `RDZV_EVENT_RPC`. Set
@@ -277,16 +239,11 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
     why: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
-            let last_event = this.last_event.rpc.event.as_ref();
-            let last_event = last_event.ok_or_else(|| invalid("the last event is not RDZV_EVENT_RPC"))?;
-            put_event(view(Some(last_event)), event, given, name, why);
-            Ok(())
-        })
-    }
+    guard::on!(error, event_loop, event, |this| {
+        let last_event = this.last_event.rpc.event.as_ref();
+        let last_event = last_event.ok_or_else(|| invalid("the last event is not RDZV_EVENT_RPC"))?;
+        Ok(shown(view(Some(last_event)), name, why))
+    })
 }
 
 /// Returns the request to a handler if the last event was `RDZV_EVENT_RPC_REQUEST`, else NULL. Valid
@@ -313,15 +270,10 @@ pub unsafe extern "C" fn rdzv_loop_rpc_responder(
     out: *mut *mut rdzv_rpc_responder,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged; NULL is refused.
-    unsafe {
-        loop_gate::operate(event_loop, error, &mut |this| {
-            let out = out_pointer(out, "out")?;
-            let responder = this.last_event.rpc.responder.take();
-            let responder = responder
-                .ok_or_else(|| invalid("the last event has no responder, or it was already returned"))?;
-            out.put(Box::into_raw(Box::new(rdzv_rpc_responder::of_caller(responder))));
-            Ok(())
-        })
-    }
+    guard::on!(error, event_loop, out, |this| {
+        let responder = this.last_event.rpc.responder.take();
+        let responder = responder
+            .ok_or_else(|| invalid("the last event has no responder, or it was already returned"))?;
+        Ok(boxed(rdzv_rpc_responder::of_caller(responder)))
+    })
 }

@@ -1,23 +1,20 @@
 //! Stores over the native protocol.
 
-use crate::argument::out_pointer;
-use crate::context::{rdzv_context, shared};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::status::{RDZV_BARRIER_BROKEN, RDZV_CANCELLED, RDZV_TIMED_OUT, rdzv_status};
+use crate::prelude::*;
 use crate::store::{call_fault, handle, of_keys, rdzv_store};
 use crate::store_options::{native_options, rdzv_store_options};
 use rendezvous_core::driver::native_client::{BarrierResult, NativeClient, NativeError};
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::error::{Operation, Span};
 use rendezvous_core::store::op::Key;
-use std::time::Duration;
 
 #[cold]
 #[inline(never)]
 pub(crate) fn native_fault(error: &NativeError) -> Fault {
     call_fault(error.call()).with(|details| details.revision = error.oldest_revision().unwrap_or(0))
 }
+
+faults! { NativeError => native_fault, }
 
 /// Returns the native client of a store.
 ///
@@ -26,7 +23,7 @@ pub(crate) fn native_fault(error: &NativeError) -> Fault {
 /// `RDZV_UNSUPPORTED` if the store is not a native one.
 pub(crate) fn native(store: &rdzv_store, operation: Operation) -> Result<NativeClient, Fault> {
     store.shared.refuse_sink()?;
-    store.store.native(operation).map_err(|error| call_fault(&error))
+    Ok(store.store.native(operation)?)
 }
 
 /// Connects to a librendezvous server over the native protocol and retries until the connect timeout of
@@ -44,17 +41,11 @@ pub unsafe extern "C" fn rdzv_store_new_native(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let shared = shared(context)?;
-            let (host, port, options) = native_options(options)?;
-            let store = Store::connect_native(host, port, options);
-            out.put(handle(store.map_err(|error| call_fault(&error))?, shared));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let shared = shared(context)?;
+        let (host, port, options) = native_options(options)?;
+        Ok(handle(Store::connect_native(host, port, options)?, shared))
+    })
 }
 
 /// Converts the end of a barrier: the generation that was released, or the failure.
@@ -71,7 +62,7 @@ pub(crate) fn barrier_end(
         Err(of_keys(Fault::new(status, message).during("barrier"), &[key]).with(|details| {
             (details.nodes, details.generation, details.phase) = (nodes, generation, "waiting".into());
             details.peer = peer.into();
-            details.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
+            details.elapsed_ms = millis(elapsed);
         }))
     };
     match end {

@@ -1,21 +1,15 @@
 //! Operations: requests as objects, to be performed, submitted to an event loop, or included in a batch or a
 //! transaction.
 
-use crate::argument::{bytes, invalid, items, rdzv_bytes, reference};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
 use crate::op_kind::OpKind;
 use crate::op_result::{Answer, OpResult, rdzv_result};
-use crate::sized;
-use crate::status::{RDZV_LIMIT_EXCEEDED, RDZV_POISONED, RDZV_REENTRANT, rdzv_status};
+use crate::prelude::*;
 use rendezvous_core::driver::native_client::{Batch, Branch, NativeRequest, Txn, participants};
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::store::call::CallId;
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
-use std::ffi::c_void;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Operation: a request and, when it is over, its result. Create one, give it a request with a function
 /// such as `rdzv_op_set`, which copies its arguments, then perform it with `rdzv_store_perform`, submit
@@ -187,6 +181,7 @@ impl OpBody {
         scope: &'a [u8],
         run_id: &'a [u8],
     ) -> Result<OpRequest<'a>, Fault> {
+        use OpRequest::{Native, Store};
         let Arguments { packed, count } = &self.arguments;
         let argument = |index| self.arguments.get(index);
         let (key, name) = (Key::scoped(scope, argument(0)), argument(0));
@@ -195,64 +190,58 @@ impl OpBody {
         Ok(match self.kind {
             OpKind::None => return Err(invalid("the operation has no request")),
             OpKind::Call => return Err(invalid("an RPC worker performs calls, a store does not")),
-            OpKind::Set => OpRequest::Store(Request::Set { key, value: argument(1) }),
-            OpKind::Get => OpRequest::Store(Request::Get { key }),
-            OpKind::Add(delta) => OpRequest::Store(Request::Add { key, delta }),
+            OpKind::Set => Store(Request::Set { key, value: argument(1) }),
+            OpKind::Get => Store(Request::Get { key }),
+            OpKind::Add(delta) => Store(Request::Add { key, delta }),
             OpKind::CompareSet => {
-                OpRequest::Store(Request::CompareSet { key, expected: argument(1), desired: argument(2) })
+                Store(Request::CompareSet { key, expected: argument(1), desired: argument(2) })
             }
-            OpKind::Append => OpRequest::Store(Request::Append { key, value: argument(1) }),
-            OpKind::DeleteKey => OpRequest::Store(Request::Delete { key }),
-            OpKind::Wait => OpRequest::Store(Request::Wait { keys }),
-            OpKind::Check => OpRequest::Store(Request::Check { keys }),
-            OpKind::MultiGet => OpRequest::Store(Request::MultiGet { keys }),
-            OpKind::MultiSet => OpRequest::Store(Request::MultiSet { pairs }),
-            OpKind::NumKeys => OpRequest::Store(Request::NumKeys),
-            OpKind::ListKeys => OpRequest::Store(Request::ListKeys),
-            OpKind::QueuePush => OpRequest::Store(Request::QueuePush { key, value: argument(1) }),
-            OpKind::QueuePop => OpRequest::Store(Request::QueuePop { key }),
-            OpKind::QueueLen => OpRequest::Store(Request::QueueLen { key }),
-            OpKind::Barrier(world_size) => OpRequest::Store(Request::Barrier { key, world_size }),
+            OpKind::Append => Store(Request::Append { key, value: argument(1) }),
+            OpKind::DeleteKey => Store(Request::Delete { key }),
+            OpKind::Wait => Store(Request::Wait { keys }),
+            OpKind::Check => Store(Request::Check { keys }),
+            OpKind::MultiGet => Store(Request::MultiGet { keys }),
+            OpKind::MultiSet => Store(Request::MultiSet { pairs }),
+            OpKind::NumKeys => Store(Request::NumKeys),
+            OpKind::ListKeys => Store(Request::ListKeys),
+            OpKind::QueuePush => Store(Request::QueuePush { key, value: argument(1) }),
+            OpKind::QueuePop => Store(Request::QueuePop { key }),
+            OpKind::QueueLen => Store(Request::QueueLen { key }),
+            OpKind::Barrier(world_size) => Store(Request::Barrier { key, world_size }),
             OpKind::Ping => OpRequest::Ping,
-            OpKind::Read => OpRequest::Native(NativeRequest::Read { keys: names }),
+            OpKind::Read => Native(NativeRequest::Read { keys: names }),
             OpKind::ListPage(count_max) => {
-                OpRequest::Native(NativeRequest::ListPage { prefix: name, after: argument(1), count_max })
+                Native(NativeRequest::ListPage { prefix: name, after: argument(1), count_max })
             }
-            OpKind::DeletePrefix => OpRequest::Native(NativeRequest::DeletePrefix { prefix: name }),
-            OpKind::NamedBarrier { generation, count } => OpRequest::Native(NativeRequest::Barrier {
-                key: name,
-                generation,
-                name: argument(1),
-                participants: participants(count, names),
-            }),
+            OpKind::DeletePrefix => Native(NativeRequest::DeletePrefix { prefix: name }),
+            OpKind::NamedBarrier { generation, count } => {
+                let participants = participants(count, names);
+                Native(NativeRequest::Barrier { key: name, generation, name: argument(1), participants })
+            }
             OpKind::CancelNamedBarrier => {
-                OpRequest::Native(NativeRequest::BarrierCancel { key: name, name: argument(1) })
+                Native(NativeRequest::BarrierCancel { key: name, name: argument(1) })
             }
-            OpKind::WatchKey(from_revision) => {
-                OpRequest::Native(NativeRequest::WatchKey { key: name, from_revision })
-            }
+            OpKind::WatchKey(from_revision) => Native(NativeRequest::WatchKey { key: name, from_revision }),
             OpKind::WatchPrefix(from_revision) => {
-                OpRequest::Native(NativeRequest::WatchPrefix { prefix: name, from_revision })
+                Native(NativeRequest::WatchPrefix { prefix: name, from_revision })
             }
-            OpKind::GrantLease(ttl) => OpRequest::Native(NativeRequest::LeaseGrant { ttl }),
-            OpKind::AttachLease(lease) => {
-                OpRequest::Native(NativeRequest::LeaseAttach { lease, keys: names })
-            }
-            OpKind::RenewLease(lease) => OpRequest::Native(NativeRequest::LeaseRenew { lease }),
-            OpKind::RevokeLease(lease) => OpRequest::Native(NativeRequest::LeaseRevoke { lease }),
-            OpKind::Batch => OpRequest::Native(NativeRequest::Batch(&self.included.batch)),
-            OpKind::Txn => OpRequest::Native(NativeRequest::Txn(&self.included.txn)),
-            OpKind::EndSession => OpRequest::Native(NativeRequest::Close),
+            OpKind::GrantLease(ttl) => Native(NativeRequest::LeaseGrant { ttl }),
+            OpKind::AttachLease(lease) => Native(NativeRequest::LeaseAttach { lease, keys: names }),
+            OpKind::RenewLease(lease) => Native(NativeRequest::LeaseRenew { lease }),
+            OpKind::RevokeLease(lease) => Native(NativeRequest::LeaseRevoke { lease }),
+            OpKind::Batch => Native(NativeRequest::Batch(&self.included.batch)),
+            OpKind::Txn => Native(NativeRequest::Txn(&self.included.txn)),
+            OpKind::EndSession => Native(NativeRequest::Close),
             OpKind::NextRendezvous => OpRequest::NextRendezvous,
-            OpKind::Leave => OpRequest::Native(NativeRequest::Leave { run_id }),
-            OpKind::SetClosed => OpRequest::Native(NativeRequest::CloseRun { run_id }),
+            OpKind::Leave => Native(NativeRequest::Leave { run_id }),
+            OpKind::SetClosed => Native(NativeRequest::CloseRun { run_id }),
             OpKind::Fail => {
                 let message = std::str::from_utf8(argument(0)).unwrap_or_default();
-                OpRequest::Native(NativeRequest::FailRun { run_id, message })
+                Native(NativeRequest::FailRun { run_id, message })
             }
-            OpKind::RunInfo => OpRequest::Native(NativeRequest::RunInfo { run_id }),
+            OpKind::RunInfo => Native(NativeRequest::RunInfo { run_id }),
             OpKind::Members { round, first, count_max } => {
-                OpRequest::Native(NativeRequest::Members { run_id, round, first, count_max })
+                Native(NativeRequest::Members { run_id, round, first, count_max })
             }
         })
     }
@@ -294,24 +283,39 @@ impl OpBody {
         self.state = OpState::Ready;
     }
 
-    /// Gives the operation a request with these byte strings and the rows of these lists.
+    /// Gives the operation a request with these byte strings.
     pub(crate) unsafe fn prepare(
         &mut self,
         kind: OpKind,
         arguments: &[ByteArgument<'_>],
-        lists: &[(&str, &[rdzv_bytes])],
+    ) -> Result<(), Fault> {
+        // SAFETY: passed on unchanged.
+        unsafe { self.prepare_lists(Ok(kind), arguments, &[]) }
+    }
+
+    /// Gives the operation a request with these byte strings and the rows of these lists, each with its name in errors.
+    /// Two lists have the same length, and their items alternate. After an error there is no request.
+    pub(crate) unsafe fn prepare_lists(
+        &mut self,
+        kind: Result<OpKind, Fault>,
+        arguments: &[ByteArgument<'_>],
+        lists: &[(&str, *const rdzv_bytes, usize)],
     ) -> Result<(), Fault> {
         (self.kind, self.state) = (OpKind::None, OpState::Empty);
         self.result.clear();
         self.arguments.clear();
         self.included = Included::default();
-        let each = |take: &mut dyn FnMut(&[u8])| {
+        let kind = kind?;
+        // SAFETY: as the header requires.
+        let column = |&(name, given, count)| Ok((name, unsafe { items(given, count, name) }?));
+        let lists = lists.iter().map(column).collect::<Result<Vec<(&str, &[rdzv_bytes])>, Fault>>()?;
+        let each = |take: &mut dyn FnMut(&[u8])| -> Result<(), Fault> {
             for &(name, data, len) in arguments {
                 // SAFETY: as the header requires.
                 take(unsafe { bytes(data, len, name) }?);
             }
             for row in 0..lists.first().map_or(0, |(_, items)| items.len()) {
-                for (name, items) in lists {
+                for (name, items) in &lists {
                     // SAFETY: as above.
                     take(unsafe { bytes(items[row].data, items[row].len, name) }?);
                 }
@@ -366,58 +370,18 @@ impl OpCell {
 /// Byte string from C: its name in errors, its address and its length.
 pub(crate) type ByteArgument<'a> = (&'a str, *const u8, usize);
 
-/// Runs a change of an operation.
-pub(crate) unsafe fn change(
-    op: *mut rdzv_op,
-    error: *mut *mut rdzv_error,
-    body: &mut dyn FnMut(&mut OpBody) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe { guard::call(error, &mut || body(&mut *reference(op, "op")?.cell.enter()?)) }
-}
+impl guard::Target for rdzv_op {
+    /// The operation, locked for a new use.
+    type Access<'a> = &'a mut OpBody;
 
-/// Gives an operation a request with these byte strings.
-#[inline(never)]
-pub(crate) unsafe fn prepare(
-    op: *mut rdzv_op,
-    error: *mut *mut rdzv_error,
-    kind: OpKind,
-    arguments: &[ByteArgument<'_>],
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires.
-    unsafe { prepare_list(op, error, kind, arguments, &[]) }
-}
-
-/// Does the same for a request whose numbers are checked first.
-pub(crate) unsafe fn prepare_with(
-    op: *mut rdzv_op,
-    error: *mut *mut rdzv_error,
-    arguments: &[ByteArgument<'_>],
-    kind: &mut dyn FnMut() -> Result<OpKind, Fault>,
-) -> rdzv_status {
-    // SAFETY: as above.
-    unsafe { change(op, error, &mut |body| body.prepare(kind()?, arguments, &[])) }
-}
-
-/// Gives an operation a request with these byte strings and at most two lists, each with its name in
-/// errors. Two lists have the same length, and their items alternate.
-#[inline(never)]
-pub(crate) unsafe fn prepare_list(
-    op: *mut rdzv_op,
-    error: *mut *mut rdzv_error,
-    kind: OpKind,
-    arguments: &[ByteArgument<'_>],
-    lists: &[(&str, *const rdzv_bytes, usize)],
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        change(op, error, &mut |body| {
-            let mut columns = [("", &[][..]); 2];
-            for (column, &(name, given, count)) in columns.iter_mut().zip(lists) {
-                *column = (name, items(given, count, name)?);
-            }
-            body.prepare(kind, arguments, &columns[..lists.len()])
-        })
+    unsafe fn enter(
+        op: *const Self,
+        name: &str,
+        error: *mut *mut rdzv_error,
+        body: &mut dyn FnMut(&mut OpBody) -> Result<(), Fault>,
+    ) -> rdzv_status {
+        // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
+        unsafe { guard::call_on(None, error, &mut || body(&mut *reference(op, name)?.cell.enter()?)) }
     }
 }
 
@@ -429,7 +393,7 @@ pub extern "C" fn rdzv_op_new(user_data: *mut c_void) -> *mut rdzv_op {
     guard::quiet(null_mut(), || {
         let (handle, body) = (AtomicPtr::default(), Mutex::default());
         let cell = Arc::new(OpCell { user_data, handle, body });
-        let op = Box::into_raw(Box::new(rdzv_op { cell: Arc::clone(&cell) }));
+        let op = boxed(rdzv_op { cell: Arc::clone(&cell) });
         cell.handle.store(op, Ordering::Release);
         op
     })
@@ -454,17 +418,10 @@ pub unsafe extern "C" fn rdzv_op_get_result(
     result: *mut rdzv_result,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let given = sized::given_size(result, size_of::<rdzv_result>(), "result")?;
-            let body = reference(op, "op")?.cell.lock()?;
-            let view = body.result.view();
-            let view = view.ok_or_else(|| invalid("the operation has no result: it was not performed"))?;
-            sized::put(result, given, &view);
-            Ok(())
-        })
-    }
+    guard::call!(error, result, || {
+        let body = reference(op, "op")?.cell.lock()?;
+        body.result.view().ok_or_else(|| invalid("the operation has no result: it was not performed"))
+    })
 }
 
 /// Writes the result of the request at `index` (from 0) of a batch to `*result`, in the order in which
@@ -479,14 +436,8 @@ pub unsafe extern "C" fn rdzv_op_get_part(
     result: *mut rdzv_result,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let given = sized::given_size(result, size_of::<rdzv_result>(), "result")?;
-            let body = reference(op, "op")?.cell.lock()?;
-            let view = body.result.part(index);
-            sized::put(result, given, &view.ok_or_else(|| invalid("there is no result with this index"))?);
-            Ok(())
-        })
-    }
+    guard::call!(error, result, || {
+        let body = reference(op, "op")?.cell.lock()?;
+        body.result.part(index).ok_or_else(|| invalid("there is no result with this index"))
+    })
 }

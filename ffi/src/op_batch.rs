@@ -1,10 +1,8 @@
 //! Batches and transactions: operations that include other operations.
 
-use crate::argument::{bytes, reference};
-use crate::fault::{Fault, rdzv_error};
-use crate::op::{self, OpBody, check_bytes, rdzv_op};
+use crate::op::{OpBody, check_bytes, rdzv_op};
 use crate::op_kind::OpKind;
-use crate::status::{RDZV_INVALID_ARGUMENT, RDZV_LIMIT_EXCEEDED, rdzv_status};
+use crate::prelude::*;
 use rendezvous_core::driver::native_client::{BatchStep, Branch, Step, Test};
 use rendezvous_core::limits::KEYS_MAX;
 
@@ -16,8 +14,7 @@ use rendezvous_core::limits::KEYS_MAX;
 /// the whole batch may have been executed; the message says whether that is possible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_batch(op: *mut rdzv_op, error: *mut *mut rdzv_error) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::Batch, &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::Batch, &[]))
 }
 
 /// Makes the operation an empty transaction: tests of keys, writes that the server applies atomically if
@@ -26,8 +23,7 @@ pub unsafe extern "C" fn rdzv_op_batch(op: *mut rdzv_op, error: *mut *mut rdzv_e
 /// may have been committed; it is never applied in part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_transaction(op: *mut rdzv_op, error: *mut *mut rdzv_error) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::Txn, &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::Txn, &[]))
 }
 
 /// Counts one more test or request; fails at the limits.
@@ -80,58 +76,46 @@ pub unsafe extern "C" fn rdzv_op_include(
     part: *const rdzv_op,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        op::change(op, error, &mut |body| {
-            let part = reference(part, "part")?.cell.enter()?;
-            let refused = |whole| {
-                let message = format!("a {whole} cannot include this operation");
-                Fault::new(RDZV_INVALID_ARGUMENT, message)
-            };
-            body.begin();
-            match body.kind {
-                OpKind::Batch => {
-                    let step = step(&part).ok_or_else(|| refused("batch"))?;
-                    count(body, part.arguments.bytes())?;
-                    body.included.kinds.push(part.kind);
-                    body.included.batch.push(part.arguments.get(0), step);
-                }
-                OpKind::Txn => {
-                    let write = write(&part).ok_or_else(|| refused("transaction"))?;
-                    count(body, part.arguments.bytes())?;
-                    let branch = body.included.branch;
-                    body.included.txn.push(branch, part.arguments.get(0), write);
-                }
-                _ => return Err(not("batch or transaction")),
+    guard::on!(error, op, |body| {
+        let part = reference(part, "part")?.cell.enter()?;
+        let refused = |whole| invalid(format!("a {whole} cannot include this operation"));
+        body.begin();
+        match body.kind {
+            OpKind::Batch => {
+                let step = step(&part).ok_or_else(|| refused("batch"))?;
+                count(body, part.arguments.bytes())?;
+                body.included.kinds.push(part.kind);
+                body.included.batch.push(part.arguments.get(0), step);
             }
-            Ok(())
-        })
-    }
+            OpKind::Txn => {
+                let write = write(&part).ok_or_else(|| refused("transaction"))?;
+                count(body, part.arguments.bytes())?;
+                let branch = body.included.branch;
+                body.included.txn.push(branch, part.arguments.get(0), write);
+            }
+            _ => return Err(not("batch or transaction")),
+        }
+        Ok(())
+    })
 }
 
 fn not(what: &str) -> Fault {
-    Fault::new(RDZV_INVALID_ARGUMENT, format!("the operation is not a {what}"))
+    invalid(format!("the operation is not a {what}"))
 }
 
-/// Adds a test to a transaction.
-unsafe fn require(
-    op: *mut rdzv_op,
-    (key, key_len, value_len): (*const u8, usize, usize),
-    error: *mut *mut rdzv_error,
-    test: &mut dyn FnMut() -> Result<Test, Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        op::change(op, error, &mut |body| {
-            if body.kind != OpKind::Txn {
-                return Err(not("transaction"));
-            }
-            let key = bytes(key, key_len, "key")?;
-            body.begin();
-            count(body, key_len.saturating_add(value_len))?;
-            body.included.txn.require(key, test()?);
-            Ok(())
-        })
+impl OpBody {
+    /// Adds a test to a transaction.
+    unsafe fn require(&mut self, key: *const u8, key_len: usize, test: Test) -> Result<(), Fault> {
+        if self.kind != OpKind::Txn {
+            return Err(not("transaction"));
+        }
+        // SAFETY: passed on unchanged.
+        let key = unsafe { bytes(key, key_len, "key") }?;
+        self.begin();
+        let value_len = if let Test::Value(value) = &test { value.len() } else { 0 };
+        count(self, key_len.saturating_add(value_len))?;
+        self.included.txn.require(key, test);
+        Ok(())
     }
 }
 
@@ -143,8 +127,7 @@ pub unsafe extern "C" fn rdzv_op_require_present(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { require(op, (key, key_len, 0), error, &mut || Ok(Test::Present)) }
+    guard::on!(error, op, |body| body.require(key, key_len, Test::Present))
 }
 
 /// Adds the test that the key has no value.
@@ -155,8 +138,7 @@ pub unsafe extern "C" fn rdzv_op_require_absent(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { require(op, (key, key_len, 0), error, &mut || Ok(Test::Absent)) }
+    guard::on!(error, op, |body| body.require(key, key_len, Test::Absent))
 }
 
 /// Adds the test that the key last changed at this revision of the store; 0 means that it has no value.
@@ -168,8 +150,7 @@ pub unsafe extern "C" fn rdzv_op_require_revision(
     revision: u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { require(op, (key, key_len, 0), error, &mut || Ok(Test::Revision(revision))) }
+    guard::on!(error, op, |body| body.require(key, key_len, Test::Revision(revision)))
 }
 
 /// Adds the test that the key has this value.
@@ -182,26 +163,22 @@ pub unsafe extern "C" fn rdzv_op_require_value(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires.
-    unsafe {
-        require(op, (key, key_len, value_len), error, &mut || {
-            bytes(value, value_len, "value").map(|value| Test::Value(value.into()))
-        })
-    }
+    guard::on!(error, op, |body| {
+        let value = bytes(value, value_len, "value")?;
+        check_bytes(value_len)?;
+        body.require(key, key_len, Test::Value(value.into()))
+    })
 }
 
 /// Starts the second branch of a transaction: writes that it includes from now on are applied if a test
 /// does not hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_otherwise(op: *mut rdzv_op, error: *mut *mut rdzv_error) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        op::change(op, error, &mut |body| {
-            if body.kind != OpKind::Txn {
-                return Err(not("transaction"));
-            }
-            body.included.branch = Branch::Otherwise;
-            Ok(())
-        })
-    }
+    guard::on!(error, op, |body| {
+        if body.kind != OpKind::Txn {
+            return Err(not("transaction"));
+        }
+        body.included.branch = Branch::Otherwise;
+        Ok(())
+    })
 }

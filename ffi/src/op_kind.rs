@@ -1,6 +1,6 @@
 //! Kinds of operations.
 
-use std::time::Duration;
+use crate::prelude::*;
 
 /// Request of an operation without its byte strings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

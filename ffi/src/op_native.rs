@@ -1,10 +1,8 @@
 //! Requests of operations that need the native protocol.
 
-use crate::argument::{rdzv_bytes, zero_or_more_ms};
-use crate::fault::rdzv_error;
-use crate::op::{self, rdzv_op};
+use crate::op::rdzv_op;
 use crate::op_kind::OpKind;
-use crate::status::rdzv_status;
+use crate::prelude::*;
 
 /// Makes the operation wait for several keys and read their values with their revisions. With timeout 0,
 /// a key without a value is not an error: its revision is 0.
@@ -18,8 +16,7 @@ pub unsafe extern "C" fn rdzv_op_read(
     key_count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare_list(op, error, OpKind::Read, &[], &[("keys", keys, key_count)]) }
+    guard::on!(error, op, |body| body.prepare_lists(Ok(OpKind::Read), &[], &[("keys", keys, key_count)]))
 }
 
 /// Makes the operation list, in byte order, the first `count_max` keys that begin with `prefix` and sort
@@ -35,15 +32,8 @@ pub unsafe extern "C" fn rdzv_op_list_page(
     count_max: u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        op::prepare(
-            op,
-            error,
-            OpKind::ListPage(count_max),
-            &[("prefix", prefix, prefix_len), ("after", after, after_len)],
-        )
-    }
+    guard::on!(error, op, |body| body
+        .prepare(OpKind::ListPage(count_max), &[("prefix", prefix, prefix_len), ("after", after, after_len)]))
 }
 
 /// Makes the operation delete all keys and queues whose names begin with `prefix`. Keys of rounds that
@@ -55,8 +45,7 @@ pub unsafe extern "C" fn rdzv_op_delete_prefix(
     prefix_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::DeletePrefix, &[("prefix", prefix, prefix_len)]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::DeletePrefix, &[("prefix", prefix, prefix_len)]))
 }
 
 /// Makes the operation arrive at a named barrier as participant `name` and wait for the other
@@ -84,16 +73,11 @@ pub unsafe extern "C" fn rdzv_op_named_barrier(
     name_count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        op::prepare_list(
-            op,
-            error,
-            OpKind::NamedBarrier { generation, count },
-            &[("key", key, key_len), ("name", name, name_len)],
-            &[("names", names, name_count)],
-        )
-    }
+    guard::on!(error, op, |body| body.prepare_lists(
+        Ok(OpKind::NamedBarrier { generation, count }),
+        &[("key", key, key_len), ("name", name, name_len)],
+        &[("names", names, name_count)]
+    ))
 }
 
 /// Makes the operation cancel a named barrier for all its waiting participants, on behalf of `name`
@@ -107,10 +91,8 @@ pub unsafe extern "C" fn rdzv_op_cancel_named_barrier(
     name_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        op::prepare(op, error, OpKind::CancelNamedBarrier, &[("key", key, key_len), ("name", name, name_len)])
-    }
+    guard::on!(error, op, |body| body
+        .prepare(OpKind::CancelNamedBarrier, &[("key", key, key_len), ("name", name, name_len)]))
 }
 
 /// Makes the operation watch a key: it reports each change from `from_revision` on; 0: from now on. The
@@ -125,8 +107,7 @@ pub unsafe extern "C" fn rdzv_op_watch_key(
     from_revision: u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::WatchKey(from_revision), &[("key", key, key_len)]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::WatchKey(from_revision), &[("key", key, key_len)]))
 }
 
 /// Makes the operation watch all keys that begin with `prefix`, as `rdzv_op_watch_key` watches a key.
@@ -138,8 +119,8 @@ pub unsafe extern "C" fn rdzv_op_watch_prefix(
     from_revision: u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::WatchPrefix(from_revision), &[("prefix", prefix, prefix_len)]) }
+    guard::on!(error, op, |body| body
+        .prepare(OpKind::WatchPrefix(from_revision), &[("prefix", prefix, prefix_len)]))
 }
 
 /// Makes the operation grant a lease that ends `ttl_ms` milliseconds after it was granted or last
@@ -150,10 +131,11 @@ pub unsafe extern "C" fn rdzv_op_grant_lease(
     ttl_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires.
-    unsafe {
-        op::prepare_with(op, error, &[], &mut || Ok(OpKind::GrantLease(zero_or_more_ms(ttl_ms, "ttl_ms")?)))
-    }
+    guard::on!(error, op, |body| body.prepare_lists(
+        zero_or_more_ms(ttl_ms, "ttl_ms").map(OpKind::GrantLease),
+        &[],
+        &[]
+    ))
 }
 
 /// Makes the operation attach keys to a lease, so that they are deleted when it ends. Attach keys before
@@ -168,8 +150,11 @@ pub unsafe extern "C" fn rdzv_op_attach_lease(
     key_count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare_list(op, error, OpKind::AttachLease(lease), &[], &[("keys", keys, key_count)]) }
+    guard::on!(error, op, |body| body.prepare_lists(
+        Ok(OpKind::AttachLease(lease)),
+        &[],
+        &[("keys", keys, key_count)]
+    ))
 }
 
 /// Makes the operation renew a lease: it ends its `ttl_ms` from now.
@@ -179,8 +164,7 @@ pub unsafe extern "C" fn rdzv_op_renew_lease(
     lease: u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::RenewLease(lease), &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::RenewLease(lease), &[]))
 }
 
 /// Makes the operation end a lease and delete its keys.
@@ -190,8 +174,7 @@ pub unsafe extern "C" fn rdzv_op_revoke_lease(
     lease: u64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::RevokeLease(lease), &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::RevokeLease(lease), &[]))
 }
 
 /// Makes the operation end the session of a native store or a node gracefully, with everything that
@@ -202,6 +185,5 @@ pub unsafe extern "C" fn rdzv_op_revoke_lease(
 /// handler opens a new session for its next call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_end_session(op: *mut rdzv_op, error: *mut *mut rdzv_error) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::EndSession, &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::EndSession, &[]))
 }

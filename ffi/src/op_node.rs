@@ -1,17 +1,13 @@
 //! Requests of operations for rendezvous nodes in an event loop, and their results.
 
-use crate::argument::{invalid, reference, text};
-use crate::fault::rdzv_error;
-use crate::guard;
-use crate::op::{self, rdzv_op};
+use crate::op::rdzv_op;
 use crate::op_kind::OpKind;
 use crate::op_result::NodeResult;
-use crate::sized;
-use crate::status::rdzv_status;
+use crate::prelude::*;
 
 /// Position of a node in a round. What it points to is valid until the operation is used again or freed.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_round {
     /// Set this to `sizeof(rdzv_round)` before the call; on return it is the number of bytes filled.
     pub struct_size: u32,
@@ -37,10 +33,11 @@ pub struct rdzv_round {
     /// Length of `key_prefix` in bytes.
     pub key_prefix_len: usize,
 }
+growing!(rdzv_round: 72);
 
 /// State of a run.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_run_info {
     /// Set this to `sizeof(rdzv_run_info)` before the call; on return it is the number of bytes filled.
     pub struct_size: u32,
@@ -57,10 +54,11 @@ pub struct rdzv_run_info {
     /// Number of spare nodes.
     pub nodes_standby: u32,
 }
+growing!(rdzv_run_info: 32);
 
 /// Member of a round. What it points to is valid until the operation is used again or freed.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_round_member {
     /// Set this to `sizeof(rdzv_round_member)` before the call; on return it is the number of bytes
     /// filled.
@@ -82,6 +80,7 @@ pub struct rdzv_round_member {
     /// Length of `address` in bytes.
     pub address_len: usize,
 }
+growing!(rdzv_round_member: 56);
 
 /// Makes the operation join the run's next round. It ends when the round is complete; `rdzv_op_get_round`
 /// then returns the node's position. Before it ends, `RDZV_EVENT_NODE_SEATED` or
@@ -99,22 +98,19 @@ pub unsafe extern "C" fn rdzv_op_next_rendezvous(
     op: *mut rdzv_op,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::NextRendezvous, &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::NextRendezvous, &[]))
 }
 
 /// Makes the operation leave the run, which continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_leave(op: *mut rdzv_op, error: *mut *mut rdzv_error) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::Leave, &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::Leave, &[]))
 }
 
 /// Makes the operation close the run for good.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_set_closed(op: *mut rdzv_op, error: *mut *mut rdzv_error) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::SetClosed, &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::SetClosed, &[]))
 }
 
 /// Makes the operation report that the job has failed, as `rdzv_rendezvous_handler_fail` does. `message`
@@ -126,19 +122,17 @@ pub unsafe extern "C" fn rdzv_op_fail(
     message_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires.
-    unsafe {
-        op::prepare_with(op, error, &[("message", message, message_len)], &mut || {
-            text(message, message_len, "message").map(|_| OpKind::Fail)
-        })
-    }
+    guard::on!(error, op, |body| body.prepare_lists(
+        text(message, message_len, "message").map(|_| OpKind::Fail),
+        &[("message", message, message_len)],
+        &[]
+    ))
 }
 
 /// Makes the operation request the state of the run; `rdzv_op_get_run_info` returns it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_run_info(op: *mut rdzv_op, error: *mut *mut rdzv_error) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::RunInfo, &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::RunInfo, &[]))
 }
 
 /// Makes the operation request at most `count_max` members of a round, from node rank `first` on;
@@ -151,27 +145,14 @@ pub unsafe extern "C" fn rdzv_op_members(
     count_max: u32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::Members { round, first, count_max }, &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::Members { round, first, count_max }, &[]))
 }
 
-/// Fills a struct with a part of an operation's result.
-unsafe fn show<T: Copy>(
-    op: *const rdzv_op,
-    out: *mut T,
-    error: *mut *mut rdzv_error,
-    read: impl Fn(&NodeResult) -> Option<T>,
-) -> rdzv_status {
+/// Returns a part of an operation's result.
+unsafe fn part_of<T>(op: *const rdzv_op, read: impl FnOnce(&NodeResult) -> Option<T>) -> Result<T, Fault> {
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let given = sized::given_size(out, size_of::<T>(), "out")?;
-            let body = reference(op, "op")?.cell.lock()?;
-            let view = body.result.node.as_ref().and_then(&read);
-            sized::put(out, given, &view.ok_or_else(|| invalid("the operation has no such result"))?);
-            Ok(())
-        })
-    }
+    let body = unsafe { reference(op, "op") }?.cell.lock()?;
+    body.result.node.as_ref().and_then(read).ok_or_else(|| invalid("the operation has no such result"))
 }
 
 /// Writes the node's position in its round to `*out` if the operation joined one. Set `out->struct_size`
@@ -184,27 +165,25 @@ pub unsafe extern "C" fn rdzv_op_get_round(
     out: *mut rdzv_round,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        show(op, out, error, |result| {
+    guard::call!(error, out, || {
+        part_of(op, |result| {
             let NodeResult::Joined(joined) = result else { return None };
             // A node's keys start with a slash, which the store of the node adds itself.
             let prefix = joined.namespace.strip_prefix(b"/").unwrap_or(&joined.namespace);
             Some(rdzv_round {
-                struct_size: 0,
                 node_rank: joined.node_rank,
                 round: joined.round,
                 nodes: joined.nodes,
-                reserved: 0,
                 rank_first: joined.rank_first,
                 world_size: joined.world_size,
                 leader: joined.leader.as_ptr(),
                 leader_len: joined.leader.len(),
                 key_prefix: prefix.as_ptr(),
                 key_prefix_len: prefix.len(),
+                ..Default::default()
             })
         })
-    }
+    })
 }
 
 /// Writes the state of the run to `*out` if the operation requested it.
@@ -214,21 +193,20 @@ pub unsafe extern "C" fn rdzv_op_get_run_info(
     out: *mut rdzv_run_info,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        show(op, out, error, |result| {
+    guard::call!(error, out, || {
+        part_of(op, |result| {
             let NodeResult::RunInfo(info) = result else { return None };
             Some(rdzv_run_info {
-                struct_size: 0,
                 complete: i32::from(info.complete),
                 round: info.round,
                 closed: i32::from(info.closed),
                 nodes: info.nodes,
                 nodes_waiting: info.nodes_waiting,
                 nodes_standby: info.nodes_standby,
+                ..Default::default()
             })
         })
-    }
+    })
 }
 
 /// Writes the member at `index` (from 0) to `*out` if the operation requested the members of a round.
@@ -239,22 +217,20 @@ pub unsafe extern "C" fn rdzv_op_get_member(
     out: *mut rdzv_round_member,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        show(op, out, error, |result| {
+    guard::call!(error, out, || {
+        part_of(op, |result| {
             let NodeResult::Members(members) = result else { return None };
             let member = members.get(index)?;
             Some(rdzv_round_member {
-                struct_size: 0,
                 node_rank: member.node_rank,
                 rank_first: member.rank_first,
                 local_world_size: member.local_world_size,
-                reserved: 0,
                 node: member.node.as_ptr(),
                 node_len: member.node.len(),
                 address: member.address.as_ptr(),
                 address_len: member.address.len(),
+                ..Default::default()
             })
         })
-    }
+    })
 }

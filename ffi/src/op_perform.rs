@@ -1,12 +1,9 @@
 //! Operations performed by a store.
 
-use crate::argument::reference;
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
 use crate::native_store::{barrier_end, native, native_fault};
 use crate::op::{OpBody, OpRequest, rdzv_op};
 use crate::op_result::Answer;
-use crate::status::{RDZV_UNSUPPORTED, rdzv_status};
+use crate::prelude::*;
 use crate::store::{call_fault, of_keys, rdzv_store, span, timeout};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::native_client::{NativeRequest, NativeResponse};
@@ -26,6 +23,7 @@ pub unsafe extern "C" fn rdzv_store_perform(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
+    // The result says so, too, if there is no store.
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
         guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {

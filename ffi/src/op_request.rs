@@ -1,10 +1,8 @@
 //! Requests of operations that every kind of store has.
 
-use crate::argument::{participants, rdzv_bytes};
-use crate::fault::rdzv_error;
-use crate::op::{self, rdzv_op};
+use crate::op::rdzv_op;
 use crate::op_kind::OpKind;
-use crate::status::rdzv_status;
+use crate::prelude::*;
 
 /// Makes the operation store `value` under `key`, as `rdzv_store_set` does.
 ///
@@ -21,8 +19,8 @@ pub unsafe extern "C" fn rdzv_op_set(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::Set, &[("key", key, key_len), ("value", value, value_len)]) }
+    guard::on!(error, op, |body| body
+        .prepare(OpKind::Set, &[("key", key, key_len), ("value", value, value_len)]))
 }
 
 /// Makes the operation wait for `key` and read its value.
@@ -33,8 +31,7 @@ pub unsafe extern "C" fn rdzv_op_get(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::Get, &[("key", key, key_len)]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::Get, &[("key", key, key_len)]))
 }
 
 /// Makes the operation add `delta` to the decimal number under `key`, as `rdzv_store_add` does.
@@ -46,8 +43,7 @@ pub unsafe extern "C" fn rdzv_op_add(
     delta: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::Add(delta), &[("key", key, key_len)]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::Add(delta), &[("key", key, key_len)]))
 }
 
 /// Makes the operation store `desired` if the value is `expected`, as `rdzv_store_compare_set` does.
@@ -62,15 +58,10 @@ pub unsafe extern "C" fn rdzv_op_compare_set(
     desired_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        op::prepare(
-            op,
-            error,
-            OpKind::CompareSet,
-            &[("key", key, key_len), ("expected", expected, expected_len), ("desired", desired, desired_len)],
-        )
-    }
+    guard::on!(error, op, |body| body.prepare(
+        OpKind::CompareSet,
+        &[("key", key, key_len), ("expected", expected, expected_len), ("desired", desired, desired_len)]
+    ))
 }
 
 /// Makes the operation append bytes to a value, which is created if missing. Optional for custom stores.
@@ -83,8 +74,8 @@ pub unsafe extern "C" fn rdzv_op_append(
     value_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::Append, &[("key", key, key_len), ("value", value, value_len)]) }
+    guard::on!(error, op, |body| body
+        .prepare(OpKind::Append, &[("key", key, key_len), ("value", value, value_len)]))
 }
 
 /// Makes the operation delete `key`.
@@ -95,8 +86,7 @@ pub unsafe extern "C" fn rdzv_op_delete_key(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::DeleteKey, &[("key", key, key_len)]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::DeleteKey, &[("key", key, key_len)]))
 }
 
 /// Makes the operation wait until every key has existed, at least once.
@@ -107,8 +97,7 @@ pub unsafe extern "C" fn rdzv_op_wait(
     key_count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare_list(op, error, OpKind::Wait, &[], &[("keys", keys, key_count)]) }
+    guard::on!(error, op, |body| body.prepare_lists(Ok(OpKind::Wait), &[], &[("keys", keys, key_count)]))
 }
 
 /// Makes the operation check whether every key exists.
@@ -119,8 +108,7 @@ pub unsafe extern "C" fn rdzv_op_check(
     key_count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare_list(op, error, OpKind::Check, &[], &[("keys", keys, key_count)]) }
+    guard::on!(error, op, |body| body.prepare_lists(Ok(OpKind::Check), &[], &[("keys", keys, key_count)]))
 }
 
 /// Makes the operation wait for several keys and read their values.
@@ -131,8 +119,7 @@ pub unsafe extern "C" fn rdzv_op_multi_get(
     key_count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare_list(op, error, OpKind::MultiGet, &[], &[("keys", keys, key_count)]) }
+    guard::on!(error, op, |body| body.prepare_lists(Ok(OpKind::MultiGet), &[], &[("keys", keys, key_count)]))
 }
 
 /// Makes the operation store `values[i]` under `keys[i]` for each `i` below `count`. This library's
@@ -145,31 +132,24 @@ pub unsafe extern "C" fn rdzv_op_multi_set(
     count: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe {
-        op::prepare_list(
-            op,
-            error,
-            OpKind::MultiSet,
-            &[],
-            &[("keys", keys, count), ("values", values, count)],
-        )
-    }
+    guard::on!(error, op, |body| body.prepare_lists(
+        Ok(OpKind::MultiSet),
+        &[],
+        &[("keys", keys, count), ("values", values, count)]
+    ))
 }
 
 /// Makes the operation count the keys of the store, including those of other programs and under other
 /// prefixes, and, for a file, its two counters.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_num_keys(op: *mut rdzv_op, error: *mut *mut rdzv_error) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::NumKeys, &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::NumKeys, &[]))
 }
 
 /// Makes the operation list the keys, without the prefix of the store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_list_keys(op: *mut rdzv_op, error: *mut *mut rdzv_error) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::ListKeys, &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::ListKeys, &[]))
 }
 
 /// Makes the operation append an item to a queue. Queues have a namespace separate from that of the
@@ -183,8 +163,8 @@ pub unsafe extern "C" fn rdzv_op_queue_push(
     item_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::QueuePush, &[("key", key, key_len), ("item", item, item_len)]) }
+    guard::on!(error, op, |body| body
+        .prepare(OpKind::QueuePush, &[("key", key, key_len), ("item", item, item_len)]))
 }
 
 /// Makes the operation remove the item at the front of a queue and read it. It waits if the queue is
@@ -196,8 +176,7 @@ pub unsafe extern "C" fn rdzv_op_queue_pop(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::QueuePop, &[("key", key, key_len)]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::QueuePop, &[("key", key, key_len)]))
 }
 
 /// Makes the operation count the items of a queue.
@@ -208,8 +187,7 @@ pub unsafe extern "C" fn rdzv_op_queue_len(
     key_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::QueueLen, &[("key", key, key_len)]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::QueueLen, &[("key", key, key_len)]))
 }
 
 /// Makes the operation arrive at a barrier and wait until `world_size` participants have, as
@@ -223,17 +201,15 @@ pub unsafe extern "C" fn rdzv_op_barrier(
     world_size: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires.
-    unsafe {
-        op::prepare_with(op, error, &[("key", key, key_len)], &mut || {
-            Ok(OpKind::Barrier(participants(world_size)?))
-        })
-    }
+    guard::on!(error, op, |body| body.prepare_lists(
+        participants(world_size).map(OpKind::Barrier),
+        &[("key", key, key_len)],
+        &[]
+    ))
 }
 
 /// Makes the operation check that the store responds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_ping(op: *mut rdzv_op, error: *mut *mut rdzv_error) -> rdzv_status {
-    // SAFETY: passed on unchanged.
-    unsafe { op::prepare(op, error, OpKind::Ping, &[]) }
+    guard::on!(error, op, |body| body.prepare(OpKind::Ping, &[]))
 }

@@ -1,20 +1,17 @@
 //! Results of operations.
 
-use crate::argument::rdzv_bytes;
-use crate::fault::{Fault, rdzv_error};
 use crate::native_store::native_fault;
 use crate::op_kind::OpKind;
-use crate::status::{RDZV_OK, rdzv_status};
+use crate::prelude::*;
 use rendezvous_core::driver::native_client::{
     BatchAnswer, Joined, MemberInfo, NativeResponse, RunInfo, Versioned,
 };
 use rendezvous_core::driver::take::Take;
 use rendezvous_core::store::call::Outcome;
-use std::ptr::null;
 
 /// Result of an operation. Fields that its request does not have are 0 or NULL.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_result {
     /// Set this to `sizeof(rdzv_result)` before the call; on return it is the number of bytes filled.
     pub struct_size: u32,
@@ -58,29 +55,7 @@ pub struct rdzv_result {
     /// A batch: number of results for `rdzv_op_get_part`.
     pub part_count: usize,
 }
-
-pub(crate) const NO_RESULT: rdzv_result = rdzv_result {
-    struct_size: 0,
-    status: RDZV_OK,
-    error: null(),
-    value: null(),
-    value_len: 0,
-    items: null(),
-    item_count: 0,
-    revisions: null(),
-    sum: 0,
-    count: 0,
-    deleted: 0,
-    left: 0,
-    ready: 0,
-    more: 0,
-    holds: 0,
-    was_waiting: 0,
-    revision: 0,
-    generation: 0,
-    lease: 0,
-    part_count: 0,
-};
+growing!(rdzv_result: 136);
 
 /// Successful end of an operation.
 pub(crate) enum Answer {
@@ -196,7 +171,7 @@ impl OpResult {
         kinds: &[OpKind],
         answer: Result<Answer, Fault>,
     ) -> Result<(), Fault> {
-        let mut view = NO_RESULT;
+        let mut view = rdzv_result::default();
         let ended = match answer {
             Ok(answer) => {
                 self.keep(&mut view, kind, kinds, answer);
@@ -280,8 +255,7 @@ impl OpResult {
     }
 
     fn show_items(&mut self, view: &mut rdzv_result) {
-        let item = |value: &Vec<u8>| rdzv_bytes { data: value.as_ptr(), len: value.len() };
-        self.items.extend(self.values.used().iter().map(item));
+        self.items = rdzv_bytes::list(self.values.used());
         (view.items, view.item_count) = (self.items.as_ptr(), self.items.len());
     }
 }

@@ -1,16 +1,9 @@
 //! Options and configurations as rendezvous backends in user code read them.
 
-use crate::argument::{c_text, out_pointer, rdzv_pair, reference_mut, text};
-use crate::buffer::rdzv_list;
-use crate::fault::rdzv_error;
-use crate::guard;
-use crate::rendezvous_fault::invalid_fault;
-use crate::rendezvous_parameters::{given, parsed, rdzv_rendezvous_parameters};
-use crate::status::rdzv_status;
+use crate::prelude::*;
+use crate::rendezvous_parameters::{parsed, rdzv_rendezvous_parameters};
 use rendezvous_core::rendezvous::parameters::ConfigValue;
 use rendezvous_core::rendezvous::parse::parse_config;
-use std::ffi::{CStr, c_char};
-use std::ptr::null;
 
 /// Returns the value of an option that a backend in user code received, valid as long as the parameters.
 /// Returns NULL if there is none.
@@ -22,7 +15,9 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get(
     guard::quiet(null(), || {
         // SAFETY: the pointers are NULL or valid as the header requires.
         unsafe {
-            let (Ok(of), false) = (given(parameters), name.is_null()) else { return null() };
+            let (Ok(of), false) = (sized::get(parameters, "parameters"), name.is_null()) else {
+                return null();
+            };
             let options = (0..of.option_count).rev().map(|index| *of.options.add(index));
             let name = CStr::from_ptr(name);
             let is_it = |pair: &rdzv_pair| !pair.name.is_null() && CStr::from_ptr(pair.name) == name;
@@ -43,16 +38,11 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get_as_bool(
     value: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let (of, name) = (parsed(parameters)?, c_text(name, "name")?.unwrap_or_default());
-            let out = out_pointer(value, "value")?;
-            let value = of.get_as_bool(name, None).map_err(|error| invalid_fault(&error))?;
-            out.put(value.map_or(default_value, i32::from));
-            Ok(())
-        })
-    }
+    guard::call!(error, value, || {
+        let (of, name) = (parsed(parameters)?, c_text(name, "name")?.unwrap_or_default());
+        let value = of.get_as_bool(name, None).map_err(invalid)?;
+        Ok(value.map_or(default_value, i32::from))
+    })
 }
 
 /// Reads an option as an integer of 64 bits; spaces around it are ignored. `*value` is `default_value` if
@@ -67,16 +57,11 @@ pub unsafe extern "C" fn rdzv_rendezvous_parameters_get_as_int(
     value: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let (of, name) = (parsed(parameters)?, c_text(name, "name")?.unwrap_or_default());
-            let out = out_pointer(value, "value")?;
-            let value = of.get_as_int(name, None).map_err(|error| invalid_fault(&error))?;
-            out.put(value.unwrap_or(default_value));
-            Ok(())
-        })
-    }
+    guard::call!(error, value, || {
+        let (of, name) = (parsed(parameters)?, c_text(name, "name")?.unwrap_or_default());
+        let value = of.get_as_int(name, None).map_err(invalid)?;
+        Ok(value.unwrap_or(default_value))
+    })
 }
 
 /// Parses a configuration string `key=value,key=value`. The keys, in byte order, replace the content of
@@ -92,19 +77,16 @@ pub unsafe extern "C" fn rdzv_parse_config(
     values: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let config = text(config, config_len, "config")?;
-            let (keys, values) = (reference_mut(keys, "keys")?, reference_mut(values, "values")?);
-            let config = parse_config(config).map_err(|error| invalid_fault(&error))?;
-            let bytes = |value: &ConfigValue| match value {
-                ConfigValue::Text(text) => text.clone().into_bytes(),
-                _ => Vec::new(),
-            };
-            (keys.items, values.items) =
-                config.iter().map(|(key, value)| (key.clone().into_bytes(), bytes(value))).unzip();
-            Ok(())
-        })
-    }
+    guard::call!(error, || {
+        let config = text(config, config_len, "config")?;
+        let (keys, values) = (reference_mut(keys, "keys")?, reference_mut(values, "values")?);
+        let config = parse_config(config).map_err(invalid)?;
+        let bytes = |value: &ConfigValue| match value {
+            ConfigValue::Text(text) => text.clone().into_bytes(),
+            _ => Vec::new(),
+        };
+        (keys.items, values.items) =
+            config.iter().map(|(key, value)| (key.clone().into_bytes(), bytes(value))).unzip();
+        Ok(())
+    })
 }

@@ -1,11 +1,6 @@
 //! Events of a node's round.
 
-use crate::argument::{invalid, reference_mut, text};
-use crate::buffer::rdzv_buffer;
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::sized;
-use crate::status::rdzv_status;
+use crate::prelude::*;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::wire::native::Why;
 
@@ -67,7 +62,7 @@ pub const RDZV_WHY_GAVE_UP: i32 = 18;
 
 /// Event of a round or of the run.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_round_event {
     /// Set to `sizeof(rdzv_round_event)` before the call. The library sets it to the number of bytes it
     /// filled.
@@ -85,56 +80,37 @@ pub struct rdzv_round_event {
     /// Reserved; 0.
     pub reserved: u32,
 }
-
-/// Size of `rdzv_round_event` in the first published header, in bytes.
-pub(crate) const EVENT_FIRST_SIZE: usize = 32;
-const NO_EVENT: rdzv_round_event = rdzv_round_event {
-    struct_size: 0,
-    kind: RDZV_ROUND_EVENT_NONE,
-    round: 0,
-    nodes: 0,
-    node_rank: 0,
-    why: 0,
-    reserved: 0,
-};
+growing!(rdzv_round_event: 32);
 
 /// Converts an event to its C struct and the name that goes with it.
 pub(crate) fn projected(event: Option<&RoundEvent>) -> (rdzv_round_event, &str) {
+    let of = |kind| rdzv_round_event { kind, ..Default::default() };
     let number = |why: Why| i32::from(why.number());
     match event {
-        None => (NO_EVENT, ""),
+        None => (of(RDZV_ROUND_EVENT_NONE), ""),
         Some(&RoundEvent::NodesWaiting { nodes }) => {
-            (rdzv_round_event { kind: RDZV_ROUND_EVENT_NODES_WAITING, nodes, ..NO_EVENT }, "")
+            (rdzv_round_event { nodes, ..of(RDZV_ROUND_EVENT_NODES_WAITING) }, "")
         }
-        Some(RoundEvent::PeerDied { round, node_rank, node, why }) => {
-            let (round, node_rank, why) = (*round, *node_rank, number(*why));
-            let kind = RDZV_ROUND_EVENT_PEER_DIED;
-            (rdzv_round_event { kind, round, node_rank, why, ..NO_EVENT }, node)
+        Some(&RoundEvent::PeerDied { round, node_rank, ref node, why }) => {
+            let why = number(why);
+            (rdzv_round_event { round, node_rank, why, ..of(RDZV_ROUND_EVENT_PEER_DIED) }, node)
         }
         Some(&RoundEvent::RoundOver { round, why }) => {
-            let kind = RDZV_ROUND_EVENT_ROUND_OVER;
-            (rdzv_round_event { kind, round, why: number(why), ..NO_EVENT }, "")
+            (rdzv_round_event { round, why: number(why), ..of(RDZV_ROUND_EVENT_ROUND_OVER) }, "")
         }
-        Some(RoundEvent::RunClosed { by }) => {
-            (rdzv_round_event { kind: RDZV_ROUND_EVENT_RUN_CLOSED, ..NO_EVENT }, by)
-        }
-        Some(RoundEvent::JobFailed { message }) => {
-            (rdzv_round_event { kind: RDZV_ROUND_EVENT_JOB_FAILED, ..NO_EVENT }, message)
-        }
+        Some(RoundEvent::RunClosed { by }) => (of(RDZV_ROUND_EVENT_RUN_CLOSED), by),
+        Some(RoundEvent::JobFailed { message }) => (of(RDZV_ROUND_EVENT_JOB_FAILED), message),
         Some(&RoundEvent::Excluded { round }) => {
-            (rdzv_round_event { kind: RDZV_ROUND_EVENT_EXCLUDED, round, ..NO_EVENT }, "")
+            (rdzv_round_event { round, ..of(RDZV_ROUND_EVENT_EXCLUDED) }, "")
         }
-        Some(RoundEvent::Replaced) => (rdzv_round_event { kind: RDZV_ROUND_EVENT_REPLACED, ..NO_EVENT }, ""),
+        Some(RoundEvent::Replaced) => (of(RDZV_ROUND_EVENT_REPLACED), ""),
     }
 }
 
 /// Converts an event from C; `None` for `RDZV_ROUND_EVENT_NONE`.
 pub(crate) unsafe fn parsed(event: *const rdzv_round_event, name: &str) -> Result<Option<RoundEvent>, Fault> {
     // SAFETY: NULL or valid, as the header requires.
-    let event = unsafe {
-        let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
-        sized::get(event, given, NO_EVENT)
-    };
+    let event = unsafe { sized::get(event, "event") }?;
     let rdzv_round_event { kind, round, nodes, node_rank, why, .. } = event;
     let why = || match u16::try_from(why) {
         Ok(number) if number > 0 => Ok(Why::from_number(number)),
@@ -166,16 +142,13 @@ pub unsafe extern "C" fn rdzv_round_event_describe(
     message: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let event = parsed(event, text(name, name_len, "name")?)?;
-            let message = reference_mut(message, "message")?;
-            let description = event.map_or_else(|| "nothing happened".to_string(), |event| event.to_string());
-            message.put(description.as_bytes());
-            Ok(())
-        })
-    }
+    guard::call!(error, || {
+        let event = parsed(event, text(name, name_len, "name")?)?;
+        let message = reference_mut(message, "message")?;
+        let description = event.map_or_else(|| "nothing happened".to_string(), |event| event.to_string());
+        message.put(description.as_bytes());
+        Ok(())
+    })
 }
 
 #[cfg(test)]

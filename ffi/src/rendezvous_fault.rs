@@ -1,8 +1,7 @@
 //! Conversion of rendezvous failures to C errors.
 
-use crate::fault::Fault;
+use crate::prelude::*;
 use crate::server::start_fault;
-use crate::status::*;
 use crate::store::{call_fault, kind_of, status_of};
 use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::driver::elastic_store::MeetingError;
@@ -53,8 +52,10 @@ pub(crate) fn reported_by(plugin: &str, status: rdzv_status, message: Option<Str
     RendezvousError::Refused { kind, message }.into()
 }
 
-pub(crate) fn invalid_fault(error: &dyn Error) -> Fault {
-    Fault::new(RDZV_INVALID_ARGUMENT, error.to_string())
+faults! {
+    HandlerError => handler_fault,
+    PublishError => publish_fault,
+    RegistryError => registry_fault,
 }
 
 pub(crate) fn registry_fault(error: &RegistryError) -> Fault {
@@ -82,7 +83,7 @@ fn rendezvous_fault(error: &RendezvousError) -> Fault {
         return Fault::new(status, error.to_string()).with(|details| {
             if let RendezvousError::Incomplete { missing, timeout, .. } = error {
                 details.ranks = missing.iter().map(|&rank| i64::try_from(rank).unwrap_or(i64::MAX)).collect();
-                details.elapsed_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
+                details.elapsed_ms = millis(*timeout);
             }
         });
     };
@@ -104,7 +105,7 @@ pub(crate) fn publish_fault(error: &PublishError) -> Fault {
             (RDZV_EXHAUSTED, error.source().and_then(|source| source.downcast_ref()).map_or(0, io))
         }
     };
-    Fault::new(status, error.to_string()).with(|details| details.os_error = os_error)
+    Fault::new(status, error.to_string()).with_os_error(os_error)
 }
 
 #[cold]
@@ -112,9 +113,9 @@ pub(crate) fn publish_fault(error: &PublishError) -> Fault {
 pub(crate) fn handler_fault(error: &HandlerError) -> Fault {
     match error {
         HandlerError::Rendezvous(error) => rendezvous_fault(error),
-        HandlerError::Parameters(error) => invalid_fault(error),
-        HandlerError::Static(error) => invalid_fault(error),
-        HandlerError::Rdzv(error) => invalid_fault(error),
+        HandlerError::Parameters(error) => invalid(error),
+        HandlerError::Static(error) => invalid(error),
+        HandlerError::Rdzv(error) => invalid(error),
         HandlerError::NotJoined { .. } => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
         HandlerError::Joining { .. } => Fault::new(RDZV_REENTRANT, error.to_string()),
         HandlerError::Registry(error) => registry_fault(error),
@@ -136,12 +137,12 @@ pub(crate) fn handler_fault(error: &HandlerError) -> Fault {
 #[inline(never)]
 pub(crate) fn meeting_fault(error: &MeetingError, peer: &str, are_named: bool) -> Fault {
     match error {
-        MeetingError::Group(error) => invalid_fault(error),
+        MeetingError::Group(error) => invalid(error),
         MeetingError::Store(error) => call_fault(error),
         MeetingError::Missing(missing) => {
             Fault::new(RDZV_TIMED_OUT, error.to_string()).during("barrier").with(|details| {
                 (details.peer, details.phase) = (peer.into(), "waiting".into());
-                details.elapsed_ms = i64::try_from(missing.timeout.as_millis()).unwrap_or(i64::MAX);
+                details.elapsed_ms = millis(missing.timeout);
                 details.ranks.clone_from(&missing.missing);
                 if are_named {
                     let names = missing.missing_names();
@@ -152,7 +153,7 @@ pub(crate) fn meeting_fault(error: &MeetingError, peer: &str, are_named: bool) -
         MeetingError::Exchange(exchange) => {
             Fault::new(RDZV_TIMED_OUT, error.to_string()).during("get_all").with(|details| {
                 (details.peer, details.phase) = (peer.into(), "waiting".into());
-                details.elapsed_ms = i64::try_from(exchange.timeout.as_millis()).unwrap_or(i64::MAX);
+                details.elapsed_ms = millis(exchange.timeout);
                 if let Lacking::Data { ranks, .. } = &exchange.lacking {
                     details.ranks.clone_from(ranks);
                 }

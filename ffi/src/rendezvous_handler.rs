@@ -1,23 +1,15 @@
 //! Rendezvous handlers: one node's membership in a rendezvous.
 
-use crate::argument::{out_pointer, reference, reference_mut, text};
-use crate::buffer::{borrowed, rdzv_buffer};
+use crate::buffer::borrowed;
 use crate::cancel_token::{rdzv_cancel_token, token_of};
-use crate::context::{Home, home, rdzv_context};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
-use crate::rendezvous_event::{EVENT_FIRST_SIZE, projected, rdzv_round_event};
-use crate::rendezvous_fault::handler_fault;
+use crate::prelude::*;
+use crate::rendezvous_event::{projected, rdzv_round_event};
 use crate::rendezvous_info::{rdzv_rendezvous, rendezvous_handle};
 use crate::rendezvous_parameters::{self, rdzv_rendezvous_parameters};
-use crate::sized;
-use crate::status::rdzv_status;
 use crate::store::span;
-use rendezvous_core::driver::rendezvous::{HandlerError, RendezvousHandler};
+use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::driver::store::Timeouts;
 use std::fmt;
-use std::ptr::null;
-use std::sync::Arc;
 
 /// One node's membership in a rendezvous, for any backend. Several threads may use it at the same time,
 /// and any thread may cancel the waiting calls of the others. Each call ends by the deadline that the
@@ -27,29 +19,11 @@ pub struct rdzv_rendezvous_handler {
     pub(crate) handler: Arc<dyn RendezvousHandler>,
     home: Arc<Home>,
 }
+guard::handle!(rdzv_rendezvous_handler, home);
 
 impl fmt::Debug for rdzv_rendezvous_handler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.handler.backend())
-    }
-}
-
-/// Result of a function on a handler: the handler's own error, or one of the arguments.
-type Done = Result<Result<(), HandlerError>, Fault>;
-
-/// Runs the body of a function on a handler inside the panic guard.
-unsafe fn operate(
-    handler: *const rdzv_rendezvous_handler,
-    error: *mut *mut rdzv_error,
-    body: &mut dyn FnMut(&rdzv_rendezvous_handler) -> Done,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(handler.as_ref().map(|handler| &handler.poison), error, &mut || {
-            let handler = reference(handler, "handler")?;
-            handler.home.refuse_sink()?;
-            body(handler)?.map_err(|error| handler_fault(&error))
-        })
     }
 }
 
@@ -68,19 +42,12 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
     out: *mut *mut rdzv_rendezvous_handler,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let home = home(context)?;
-            let parameters = rendezvous_parameters::parsed(parameters)?;
-            let handler = home.rendezvous().create_handler(&parameters);
-            let handler = Arc::from(handler.map_err(|error| handler_fault(&error))?);
-            let poison = Poison::default();
-            out.put(Box::into_raw(Box::new(rdzv_rendezvous_handler { poison, handler, home })));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let home = home(context)?;
+        let parameters = rendezvous_parameters::parsed(parameters)?;
+        let handler = Arc::from(home.rendezvous().create_handler(&parameters)?);
+        Ok(boxed(rdzv_rendezvous_handler { poison: Poison::default(), handler, home }))
+    })
 }
 
 /// Frees a handler. No other call on it may be in progress: cancel such calls and wait for them first.
@@ -140,14 +107,10 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_rendezvous(
     out: *mut *mut rdzv_rendezvous,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(handler, error, &mut |of| {
-            let out = out_pointer(out, "out")?;
-            let joined = of.handler.next_rendezvous();
-            Ok(joined.map(|info| out.put(rendezvous_handle(info, Arc::clone(of.home.shared())))))
-        })
-    }
+    guard::on!(error, handler, out, |of| Ok(rendezvous_handle(
+        of.handler.next_rendezvous()?,
+        Arc::clone(of.home.shared())
+    )))
 }
 
 /// Writes 1 to `*closed` if the rendezvous is closed, else 0. The answer may be stale; do not use it for
@@ -160,13 +123,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_is_closed(
     closed: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(handler, error, &mut |of| {
-            let closed = out_pointer(closed, "closed")?;
-            Ok(of.handler.is_closed().map(|is_closed| closed.put(i32::from(is_closed))))
-        })
-    }
+    guard::on!(error, handler, closed, |of| Ok(of.handler.is_closed()?.into()))
 }
 
 /// Closes the rendezvous permanently: no node can join it as long as the server remembers the run.
@@ -175,8 +132,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_set_closed(
     handler: *const rdzv_rendezvous_handler,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe { operate(handler, error, &mut |of| Ok(of.handler.set_closed())) }
+    guard::on!(error, handler, |of| Ok(of.handler.set_closed()?))
 }
 
 /// Closes the rendezvous because the job has failed. Nodes of the current round receive `message` (UTF-8,
@@ -190,8 +146,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_fail(
     message_len: usize,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe { operate(handler, error, &mut |of| Ok(of.handler.fail(text(message, message_len, "message")?))) }
+    guard::on!(error, handler, |of| Ok(of.handler.fail(text(message, message_len, "message")?)?))
 }
 
 /// Writes the number of nodes that wait for the next round to `*count`.
@@ -201,14 +156,9 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_num_nodes_waiting(
     count: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(handler, error, &mut |of| {
-            let count = out_pointer(count, "count")?;
-            let waiting = of.handler.num_nodes_waiting();
-            Ok(waiting.map(|waiting| count.put(i64::try_from(waiting).unwrap_or(i64::MAX))))
-        })
-    }
+    guard::on!(error, handler, count, |of| Ok(
+        i64::try_from(of.handler.num_nodes_waiting()?).unwrap_or(i64::MAX)
+    ))
 }
 
 /// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next event of this node's round and fills
@@ -226,20 +176,12 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_event(
     name: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        operate(handler, error, &mut |of| {
-            let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
-            let timeout = span(timeout_ms, Timeouts::default().call)?;
-            Ok(of.handler.next_event(timeout).map(|happened| {
-                let (reason, about) = projected(happened.as_ref());
-                sized::put(event, given, &reason);
-                if let Ok(name) = reference_mut(name, "name") {
-                    name.put(about.as_bytes());
-                }
-            }))
-        })
-    }
+    guard::on!(error, handler, event, |of| {
+        let happened = of.handler.next_event(span(timeout_ms, Timeouts::default().call)?)?;
+        let (projected, about) = projected(happened.as_ref());
+        fill_unless_null(name, about.as_bytes());
+        Ok(projected)
+    })
 }
 
 /// Leaves the rendezvous and releases its resources. Writes 1 to `*clean` if that succeeded, else 0,
@@ -252,16 +194,10 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_shutdown(
     clean: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        operate(handler, error, &mut |of| {
-            let is_clean = of.handler.shutdown();
-            if let Ok(clean) = out_pointer(clean, "clean") {
-                clean.put(i32::from(is_clean));
-            }
-            Ok(Ok(()))
-        })
-    }
+    guard::on!(error, handler, |of| {
+        put_unless_null(clean, of.handler.shutdown().into());
+        Ok(())
+    })
 }
 
 /// Cancels every call in progress on this handler, on all threads; each returns `RDZV_CANCELLED`. Later
@@ -283,12 +219,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_set_cancel_token(
     token: *const rdzv_cancel_token,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
-    unsafe {
-        operate(handler, error, &mut |of| {
-            let token = token_of(token)?;
-            of.handler.set_token(&token);
-            Ok(Ok(()))
-        })
-    }
+    guard::on!(error, handler, |of| {
+        of.handler.set_token(&token_of(token)?);
+        Ok(())
+    })
 }

@@ -1,17 +1,9 @@
 //! Results of joining a rendezvous.
 
-use crate::argument::{out_pointer, reference};
-use crate::context::ContextShared;
-use crate::fault::rdzv_error;
-use crate::guard;
-use crate::sized;
-use crate::status::rdzv_status;
+use crate::prelude::*;
 use crate::store::{node_handle, rdzv_store};
 use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::rendezvous::store_info::RendezvousInfo;
-use std::ffi::{CString, c_char};
-use std::ptr::null;
-use std::sync::Arc;
 
 /// Rendezvous that this node has joined. It is immutable; any thread may read it.
 #[derive(Debug)]
@@ -25,7 +17,7 @@ pub struct rdzv_rendezvous {
 
 /// What a node learns when it has joined. Strings are NUL-terminated and valid as long as the rendezvous.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rendezvous_info {
     /// Set to `sizeof(rdzv_rendezvous_info)` before the call. The library sets it to the number of bytes it
     /// filled.
@@ -56,9 +48,7 @@ pub struct rdzv_rendezvous_info {
     /// rounds and between servers.
     pub key_prefix: *const c_char,
 }
-
-/// Size of `rdzv_rendezvous_info` in the first published header, in bytes.
-const FIRST_SIZE: usize = 80;
+growing!(rdzv_rendezvous_info: 80);
 
 fn or_unknown(number: Option<u64>) -> i64 {
     number.map_or(-1, |number| i64::try_from(number).unwrap_or(i64::MAX))
@@ -68,10 +58,9 @@ pub(crate) fn rendezvous_handle(
     joined: RendezvousInfo<Arc<NodeStore>>,
     shared: Arc<ContextShared>,
 ) -> *mut rdzv_rendezvous {
-    let text = |text: &str| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
-    let master_addr = text(&joined.bootstrap_store_info.master_addr);
-    let position = joined.position.as_ref().map(|of| (text(&of.leader), text(&of.key_prefix)));
-    Box::into_raw(Box::new(rdzv_rendezvous { joined, shared, master_addr, position }))
+    let master_addr = c_string(&joined.bootstrap_store_info.master_addr);
+    let position = joined.position.as_ref().map(|of| (c_string(&of.leader), c_string(&of.key_prefix)));
+    boxed(rdzv_rendezvous { joined, shared, master_addr, position })
 }
 
 /// Frees a rendezvous. Handles of its store remain valid. NULL is ignored.
@@ -91,14 +80,10 @@ pub unsafe extern "C" fn rdzv_store_new_rendezvous(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let of = reference(rendezvous, "rendezvous")?;
-            out_pointer(out, "out")?.put(node_handle(Arc::clone(&of.joined.store), Arc::clone(&of.shared)));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let of = reference(rendezvous, "rendezvous")?;
+        Ok(node_handle(Arc::clone(&of.joined.store), Arc::clone(&of.shared)))
+    })
 }
 
 /// Fills `*out`, whose `struct_size` the caller has set, with what this node learned when it joined.
@@ -108,28 +93,21 @@ pub unsafe extern "C" fn rdzv_rendezvous_get_info(
     out: *mut rdzv_rendezvous_info,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let of = reference(rendezvous, "rendezvous")?;
-            let given = sized::given_size(out, FIRST_SIZE, "out")?;
-            let (joined, position) = (&of.joined, of.joined.position.as_ref());
-            let info = rdzv_rendezvous_info {
-                struct_size: 0,
-                hosts_store: u32::from(joined.store.server().is_some()),
-                rank: joined.rank,
-                world_size: joined.world_size,
-                master_addr: of.master_addr.as_ptr(),
-                master_port: joined.bootstrap_store_info.master_port.into(),
-                reserved: 0,
-                round: or_unknown(joined.round),
-                rank_first: or_unknown(position.map(|of| of.rank_first)),
-                worker_count: or_unknown(position.map(|of| of.world_size)),
-                leader: of.position.as_ref().map_or(null(), |(leader, _)| leader.as_ptr()),
-                key_prefix: of.position.as_ref().map_or(null(), |(_, prefix)| prefix.as_ptr()),
-            };
-            sized::put(out, given, &info);
-            Ok(())
+    guard::call!(error, out, || {
+        let of = reference(rendezvous, "rendezvous")?;
+        let (joined, position) = (&of.joined, of.joined.position.as_ref());
+        Ok(rdzv_rendezvous_info {
+            hosts_store: u32::from(joined.store.server().is_some()),
+            rank: joined.rank,
+            world_size: joined.world_size,
+            master_addr: of.master_addr.as_ptr(),
+            master_port: joined.bootstrap_store_info.master_port.into(),
+            round: or_unknown(joined.round),
+            rank_first: or_unknown(position.map(|of| of.rank_first)),
+            worker_count: or_unknown(position.map(|of| of.world_size)),
+            leader: of.position.as_ref().map_or(null(), |(leader, _)| leader.as_ptr()),
+            key_prefix: of.position.as_ref().map_or(null(), |(_, prefix)| prefix.as_ptr()),
+            ..Default::default()
         })
-    }
+    })
 }

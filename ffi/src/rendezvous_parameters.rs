@@ -1,22 +1,13 @@
 //! Parameters of a rendezvous.
 
-use crate::argument::{c_text, out_pointer, pairs, rdzv_pair, reference_mut, text};
-use crate::buffer::rdzv_buffer;
-use crate::context::struct_size;
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::rendezvous_fault::invalid_fault;
-use crate::sized;
-use crate::status::rdzv_status;
+use crate::prelude::*;
 use rendezvous_core::rendezvous::parameters::{ConfigValue, RendezvousParameters};
 use rendezvous_core::rendezvous::parse::{Endpoint, parse_config};
-use std::ffi::{CString, c_char};
-use std::ptr::null;
 
 /// Parameters of a rendezvous: which nodes meet, where, and how. Strings are NUL-terminated UTF-8. A
 /// backend in user code receives the same struct; it is valid during the call only.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rendezvous_parameters {
     /// Set to `sizeof(rdzv_rendezvous_parameters)`.
     pub struct_size: u32,
@@ -43,32 +34,7 @@ pub struct rdzv_rendezvous_parameters {
     /// Number of `options`.
     pub option_count: usize,
 }
-
-/// Size of `rdzv_rendezvous_parameters` in the first published header, in bytes.
-const FIRST_SIZE: usize = 80;
-const NO_PARAMETERS: rdzv_rendezvous_parameters = rdzv_rendezvous_parameters {
-    struct_size: 0,
-    reserved: 0,
-    backend: null(),
-    endpoint: null(),
-    run_id: null(),
-    min_nodes: 0,
-    max_nodes: 0,
-    local_addr: null(),
-    config: null(),
-    options: null(),
-    option_count: 0,
-};
-
-pub(crate) unsafe fn given(
-    parameters: *const rdzv_rendezvous_parameters,
-) -> Result<rdzv_rendezvous_parameters, Fault> {
-    // SAFETY: NULL or valid, as the header requires.
-    unsafe {
-        let given = sized::given_size(parameters, FIRST_SIZE, "parameters")?;
-        Ok(sized::get(parameters, given, NO_PARAMETERS))
-    }
-}
+growing!(rdzv_rendezvous_parameters: 80);
 
 /// Reads parameters from C.
 pub(crate) unsafe fn parsed(
@@ -76,17 +42,17 @@ pub(crate) unsafe fn parsed(
 ) -> Result<RendezvousParameters, Fault> {
     // SAFETY: NULL or valid, as the header requires.
     unsafe {
-        let of = given(parameters)?;
+        let of = sized::get(parameters, "parameters")?;
         let backend = c_text(of.backend, "parameters.backend")?.unwrap_or_default();
         let endpoint = c_text(of.endpoint, "parameters.endpoint")?.unwrap_or_default();
         let run_id = c_text(of.run_id, "parameters.run_id")?.unwrap_or_default();
         let min_nodes = if of.min_nodes == 0 { 1 } else { of.min_nodes };
         let max_nodes = if of.max_nodes == 0 { min_nodes } else { of.max_nodes };
         let parameters = RendezvousParameters::new(backend, endpoint, run_id, min_nodes, max_nodes);
-        let mut parameters = parameters.map_err(|error| invalid_fault(&error))?;
+        let mut parameters = parameters.map_err(invalid)?;
         parameters.local_addr = c_text(of.local_addr, "parameters.local_addr")?.map(String::from);
         let config = c_text(of.config, "parameters.config")?.unwrap_or_default();
-        parameters.config = parse_config(config).map_err(|error| invalid_fault(&error))?;
+        parameters.config = parse_config(config).map_err(invalid)?;
         for (name, value) in pairs(of.options, of.option_count, "parameters.options")? {
             parameters.config.insert(name.into(), value.into());
         }
@@ -99,15 +65,14 @@ pub(crate) fn with_borrowed<R>(
     parameters: &RendezvousParameters,
     body: impl FnOnce(&rdzv_rendezvous_parameters) -> R,
 ) -> R {
-    let text = |text: &str| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
-    let options: Vec<_> =
-        parameters.config.iter().map(|(name, value)| (text(name), text(&text_of(value)))).collect();
+    let options = parameters.config.iter().map(|(name, value)| (c_string(name), c_string(text_of(value))));
+    let options: Vec<_> = options.collect();
     let pairs: Vec<_> = options
         .iter()
         .map(|(name, value)| rdzv_pair { name: name.as_ptr(), value: value.as_ptr() })
         .collect();
-    let (backend, endpoint) = (text(&parameters.backend), text(&parameters.endpoint));
-    let (run_id, local_addr) = (text(&parameters.run_id), parameters.local_addr.as_deref().map(text));
+    let (backend, endpoint) = (c_string(&parameters.backend), c_string(&parameters.endpoint));
+    let (run_id, local_addr) = (c_string(&parameters.run_id), parameters.local_addr.as_deref().map(c_string));
     body(&rdzv_rendezvous_parameters {
         struct_size: struct_size::<rdzv_rendezvous_parameters>(),
         backend: backend.as_ptr(),
@@ -118,7 +83,7 @@ pub(crate) fn with_borrowed<R>(
         local_addr: local_addr.as_ref().map_or(null(), |addr| addr.as_ptr()),
         options: pairs.as_ptr(),
         option_count: pairs.len(),
-        ..NO_PARAMETERS
+        ..Default::default()
     })
 }
 
@@ -145,15 +110,11 @@ pub unsafe extern "C" fn rdzv_parse_endpoint(
     port: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let endpoint = text(endpoint, endpoint_len, "endpoint")?;
-            let (host, port) = (reference_mut(host, "host")?, out_pointer(port, "port")?);
-            let parsed = Endpoint::parse(endpoint).map_err(|error| invalid_fault(&error))?;
-            host.put(parsed.host.as_bytes());
-            port.put(parsed.port.map_or(-1, i32::from));
-            Ok(())
-        })
-    }
+    guard::call!(error, port, || {
+        let endpoint = text(endpoint, endpoint_len, "endpoint")?;
+        let host = reference_mut(host, "host")?;
+        let parsed = Endpoint::parse(endpoint).map_err(invalid)?;
+        host.put(parsed.host.as_bytes());
+        Ok(parsed.port.map_or(-1, i32::from))
+    })
 }

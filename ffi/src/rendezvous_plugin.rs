@@ -1,15 +1,9 @@
 //! Rendezvous backends and URL schemes in user code.
 
-use crate::argument::{c_text, invalid, reference, reference_mut, text};
-use crate::buffer::rdzv_list;
-use crate::context::{rdzv_context, struct_size};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::rendezvous_fault::{registry_fault, reported_by};
+use crate::prelude::*;
+use crate::rendezvous_fault::reported_by;
 use crate::rendezvous_parameters::{self, rdzv_rendezvous_parameters};
 use crate::reply::{self, rdzv_reply};
-use crate::sized;
-use crate::status::rdzv_status;
 use crate::store::timeout;
 use rendezvous_core::driver::rendezvous::{
     CreateHandler, ForeignBackend, ForeignOptions, ForeignUrls, HandlerError, NodeStore, RendezvousHandler,
@@ -22,19 +16,14 @@ use rendezvous_core::rendezvous::registry::Identity;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::rendezvous::store_info::RendezvousInfo;
 use rendezvous_core::rendezvous::url::RendezvousUrl;
-use std::ffi::{c_char, c_void};
-use std::ptr::{null, null_mut};
-use std::sync::Arc;
-use std::time::Duration;
 
-type Destroy = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 type Function = Option<unsafe extern "C" fn(user_data: *mut c_void, reply: *mut rdzv_reply) -> rdzv_status>;
 
 /// Rendezvous backend in user code. Several library threads may call `create` at the same time; it may
 /// block and must not throw. If it requests a handler of the same backend from its context, that call
 /// returns `RDZV_REENTRANT`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rendezvous_backend_vtable {
     /// `sizeof(rdzv_rendezvous_backend_vtable)`.
     pub struct_size: u32,
@@ -61,12 +50,13 @@ pub struct rdzv_rendezvous_backend_vtable {
     /// `user_data` may own some. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
+growing!(rdzv_rendezvous_backend_vtable: 48);
 
 /// Rendezvous handler in user code. Several library threads may call its functions at the same time; they
 /// may block and must not throw. A call that they make on the handle from which they are called returns
 /// `RDZV_REENTRANT`. Each returns `RDZV_OK`, or any other status of this header as the reason for failure.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rendezvous_handler_vtable {
     /// `sizeof(rdzv_rendezvous_handler_vtable)`.
     pub struct_size: u32,
@@ -124,6 +114,7 @@ pub struct rdzv_rendezvous_handler_vtable {
     /// Called once, when the handler has been freed and none of its functions is in progress. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
+growing!(rdzv_rendezvous_handler_vtable: 120);
 
 /// Request to a URL scheme in user code. All its content is valid only during the call.
 #[repr(C)]
@@ -151,7 +142,7 @@ pub struct rdzv_url_request {
 /// URL scheme in user code. Several library threads may call `create` at the same time; it may block and
 /// must not throw.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_url_scheme_vtable {
     /// `sizeof(rdzv_url_scheme_vtable)`.
     pub struct_size: u32,
@@ -176,11 +167,12 @@ pub struct rdzv_url_scheme_vtable {
     /// `user_data` may own some. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
+growing!(rdzv_url_scheme_vtable: 40);
 
 /// Rendezvous by URL in user code. Its functions are called on library threads, one at a time except for
 /// `cancel`; they may block and must not throw.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_url_rendezvous_vtable {
     /// `sizeof(rdzv_url_rendezvous_vtable)`.
     pub struct_size: u32,
@@ -198,78 +190,7 @@ pub struct rdzv_url_rendezvous_vtable {
     /// the wait of `next`. May be NULL.
     pub cancel: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
-
-/// Sizes of the vtables in the first published header, in bytes.
-const BACKEND_FIRST_SIZE: usize = 48;
-const HANDLER_FIRST_SIZE: usize = 120;
-const SCHEME_FIRST_SIZE: usize = 40;
-const RENDEZVOUS_FIRST_SIZE: usize = 32;
-
-const NO_BACKEND: rdzv_rendezvous_backend_vtable = rdzv_rendezvous_backend_vtable {
-    struct_size: 0,
-    reserved: 0,
-    user_data: null_mut(),
-    name: null(),
-    timeout_ms: -1,
-    create: None,
-    destroy: None,
-};
-const NO_HANDLER: rdzv_rendezvous_handler_vtable = rdzv_rendezvous_handler_vtable {
-    struct_size: 0,
-    use_agent_store: 0,
-    user_data: null_mut(),
-    backend: null(),
-    run_id: null(),
-    next_rendezvous: None,
-    is_closed: None,
-    set_closed: None,
-    num_nodes_waiting: None,
-    next_event: None,
-    shutdown: None,
-    cancel: None,
-    fail: None,
-    abandon: None,
-    reports_deaths: 0,
-    reserved: 0,
-    destroy: None,
-};
-const NO_SCHEME: rdzv_url_scheme_vtable = rdzv_url_scheme_vtable {
-    struct_size: 0,
-    reserved: 0,
-    user_data: null_mut(),
-    timeout_ms: -1,
-    create: None,
-    destroy: None,
-};
-const NO_RENDEZVOUS: rdzv_url_rendezvous_vtable = rdzv_url_rendezvous_vtable {
-    struct_size: 0,
-    reserved: 0,
-    user_data: null_mut(),
-    next: None,
-    destroy: None,
-    cancel: None,
-};
-
-/// State that user code owns, and the function that destroys it.
-#[derive(Debug)]
-struct Owned {
-    user_data: *mut c_void,
-    destroy: Destroy,
-}
-
-// SAFETY: the header says that library threads call the functions, several at a time.
-unsafe impl Send for Owned {}
-// SAFETY: as above.
-unsafe impl Sync for Owned {}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.destroy {
-            // SAFETY: the vtable was supplied for this, and no function of it is in progress.
-            unsafe { destroy(self.user_data) };
-        }
-    }
-}
+growing!(rdzv_url_rendezvous_vtable: 32);
 
 /// Calls user code, which `plugin` names in errors.
 fn call(
@@ -294,15 +215,9 @@ fn gave_no(plugin: &str, what: &str) -> HandlerError {
 }
 
 struct BackendCode {
-    owned: Owned,
-    vtable: rdzv_rendezvous_backend_vtable,
+    vtable: UserCode<rdzv_rendezvous_backend_vtable>,
     name: String,
 }
-
-// SAFETY: only the functions of the vtable are used, on any thread, as the header says.
-unsafe impl Send for BackendCode {}
-// SAFETY: as above.
-unsafe impl Sync for BackendCode {}
 
 impl CreateHandler for BackendCode {
     fn name(&self) -> &str {
@@ -313,7 +228,7 @@ impl CreateHandler for BackendCode {
         let create = self.vtable.create.ok_or_else(|| gave_no(&self.name, "function"))?;
         let mut reply = rendezvous_parameters::with_borrowed(parameters, |borrowed| {
             // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
-            call(&self.name, |reply| unsafe { create(self.owned.user_data, borrowed, reply) })
+            call(&self.name, |reply| unsafe { create(self.vtable.user_data, borrowed, reply) })
         })?;
         let mut handler: HandlerCode = reply.take_created().ok_or_else(|| gave_no(&self.name, "handler"))?;
         if handler.run_id.is_none() {
@@ -323,28 +238,22 @@ impl CreateHandler for BackendCode {
     }
 
     fn identity(&self) -> Identity {
-        (self.vtable.create.map_or(0, |create| create as usize), self.owned.user_data.addr())
+        (self.vtable.create.map_or(0, |create| create as usize), self.vtable.user_data.addr())
     }
 }
 
 #[derive(Debug)]
 struct HandlerCode {
-    owned: Owned,
-    vtable: rdzv_rendezvous_handler_vtable,
+    vtable: UserCode<rdzv_rendezvous_handler_vtable>,
     backend: String,
     run_id: Option<String>,
 }
-
-// SAFETY: only the functions of the vtable are used, on any thread, as the header says.
-unsafe impl Send for HandlerCode {}
-// SAFETY: as above.
-unsafe impl Sync for HandlerCode {}
 
 impl HandlerCode {
     fn call(&self, function: Function) -> Result<rdzv_reply, HandlerError> {
         let function = function.ok_or_else(|| gave_no(&self.backend, "function"))?;
         // SAFETY: the vtable was supplied for this call.
-        call(&self.backend, |reply| unsafe { function(self.owned.user_data, reply) })
+        call(&self.backend, |reply| unsafe { function(self.vtable.user_data, reply) })
     }
 
     fn number(&self, function: Function) -> Result<i64, HandlerError> {
@@ -383,16 +292,16 @@ impl RendezvousHandler for HandlerCode {
         let Some(next_event) = self.vtable.next_event else {
             return Err(HandlerError::NoEvents { backend: self.backend.as_str().into() });
         };
-        let timeout_ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
+        let timeout_ms = millis(timeout);
         // SAFETY: the vtable was supplied for this call.
-        let function = |reply| unsafe { next_event(self.owned.user_data, timeout_ms, reply) };
+        let function = |reply| unsafe { next_event(self.vtable.user_data, timeout_ms, reply) };
         call(&self.backend, function).map(|reply| reply.event)
     }
 
     fn fail(&self, message: &str) -> Result<(), HandlerError> {
         let Some(fail) = self.vtable.fail else { return self.set_closed() };
         // SAFETY: the vtable was supplied for this call.
-        let function = |reply| unsafe { fail(self.owned.user_data, message.as_ptr(), message.len(), reply) };
+        let function = |reply| unsafe { fail(self.vtable.user_data, message.as_ptr(), message.len(), reply) };
         call(&self.backend, function).map(drop)
     }
 
@@ -407,33 +316,27 @@ impl RendezvousHandler for HandlerCode {
     fn abandon(&self) {
         if let Some(abandon) = self.vtable.abandon {
             // SAFETY: the vtable was supplied for this call.
-            unsafe { abandon(self.owned.user_data) };
+            unsafe { abandon(self.vtable.user_data) };
         }
     }
 
     fn shutdown(&self) -> bool {
         // SAFETY: the vtable was supplied for this call.
-        self.vtable.shutdown.is_none_or(|shutdown| unsafe { shutdown(self.owned.user_data) } != 0)
+        self.vtable.shutdown.is_none_or(|shutdown| unsafe { shutdown(self.vtable.user_data) } != 0)
     }
 
     fn cancel(&self) {
         if let Some(cancel) = self.vtable.cancel {
             // SAFETY: the vtable was supplied for this call.
-            unsafe { cancel(self.owned.user_data) };
+            unsafe { cancel(self.vtable.user_data) };
         }
     }
 }
 
 struct SchemeCode {
-    owned: Owned,
-    vtable: rdzv_url_scheme_vtable,
+    vtable: UserCode<rdzv_url_scheme_vtable>,
     name: String,
 }
-
-// SAFETY: only the functions of the vtable are used, on any thread, as the header says.
-unsafe impl Send for SchemeCode {}
-// SAFETY: as above.
-unsafe impl Sync for SchemeCode {}
 
 impl UrlHandler for SchemeCode {
     fn begin(&self, url: RendezvousUrl, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
@@ -444,12 +347,12 @@ impl UrlHandler for SchemeCode {
             reserved: 0,
             url: url.as_ptr(),
             url_len: url.len(),
-            timeout_ms: i64::try_from(options.timeout.as_millis()).unwrap_or(i64::MAX),
+            timeout_ms: millis(options.timeout),
             listen_host: listen_host.as_ptr(),
             listen_host_len: listen_host.len(),
         };
         // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
-        let function = |reply| unsafe { create(self.owned.user_data, &raw const request, reply) };
+        let function = |reply| unsafe { create(self.vtable.user_data, &raw const request, reply) };
         let mut code: UrlCode =
             call(&self.name, function)?.take_created().ok_or_else(|| gave_no(&self.name, "rendezvous"))?;
         code.name.clone_from(&self.name);
@@ -459,25 +362,23 @@ impl UrlHandler for SchemeCode {
 
 #[derive(Debug)]
 struct UrlCode {
-    owned: Arc<Owned>,
-    next: Function,
-    cancel: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    vtable: Arc<UserCode<rdzv_url_rendezvous_vtable>>,
     name: String,
 }
 
 impl UrlRendezvous for UrlCode {
     fn next(&mut self) -> Result<UrlGroup, HandlerError> {
-        let next = self.next.ok_or_else(|| gave_no(&self.name, "function"))?;
+        let next = self.vtable.next.ok_or_else(|| gave_no(&self.name, "function"))?;
         // SAFETY: the vtable was supplied for this call.
-        let reply = call(&self.name, |reply| unsafe { next(self.owned.user_data, reply) })?;
+        let reply = call(&self.name, |reply| unsafe { next(self.vtable.user_data, reply) })?;
         let group = reply.group.ok_or_else(|| gave_no(&self.name, "group"))?;
         Ok(UrlGroup { store: group.store, rank: group.rank, world_size: group.world_size })
     }
 
     fn interrupt(&self) -> Option<Arc<dyn Fn() + Send + Sync>> {
-        let (cancel, owned) = (self.cancel?, Arc::clone(&self.owned));
-        // SAFETY: the vtable was supplied for this call, and `owned` is not destroyed before.
-        Some(Arc::new(move || unsafe { cancel(owned.user_data) }))
+        let (cancel, vtable) = (self.vtable.cancel?, Arc::clone(&self.vtable));
+        // SAFETY: the vtable was supplied for this call, and its data is not destroyed before.
+        Some(Arc::new(move || unsafe { cancel(vtable.user_data) }))
     }
 }
 
@@ -504,31 +405,25 @@ pub unsafe extern "C" fn rdzv_context_register_backend(
     vtable: *const rdzv_rendezvous_backend_vtable,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let home = &reference(context, "context")?.home;
-            home.refuse_sink()?;
-            let backend = text(backend, backend_len, "backend")?;
-            let given = sized::given_size(vtable, BACKEND_FIRST_SIZE, "vtable")?;
-            let vtable = sized::get(vtable, given, NO_BACKEND);
-            if vtable.create.is_none() {
-                return Err(invalid("`vtable.create` is NULL"));
-            }
-            let name = c_text(vtable.name, "vtable.name")?.unwrap_or("user code").into();
-            let options = foreign_options(vtable.timeout_ms)?;
-            let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
-            let code = Arc::new(BackendCode { owned, vtable, name });
-            let foreign = ForeignBackend::new(Arc::clone(&code) as Arc<dyn CreateHandler>, options);
-            let registered = home.rendezvous().register_backend(backend, Arc::new(foreign));
-            // A sole reference means that the registry did not take it: `user_data` stays with the caller, or
-            // is registered already.
-            if let Some(mut code) = Arc::into_inner(code) {
-                code.owned.destroy = None;
-            }
-            registered.map_err(|error| registry_fault(&error))
-        })
-    }
+    guard::on!(error, context, |context| {
+        let backend = text(backend, backend_len, "backend")?;
+        let vtable = sized::get(vtable, "vtable")?;
+        if vtable.create.is_none() {
+            return Err(invalid("`vtable.create` is NULL"));
+        }
+        let name = c_text(vtable.name, "vtable.name")?.unwrap_or("user code").into();
+        let options = foreign_options(vtable.timeout_ms)?;
+        let code = UserCode::new(vtable, vtable.user_data);
+        let code = Arc::new(BackendCode { vtable: code, name });
+        let foreign = ForeignBackend::new(Arc::clone(&code) as Arc<dyn CreateHandler>, options);
+        let registered = context.home.rendezvous().register_backend(backend, Arc::new(foreign));
+        // A sole reference means that the registry did not take it: `user_data` stays with the caller, or
+        // is registered already.
+        if Arc::strong_count(&code) > 1 {
+            code.vtable.adopt(vtable.destroy);
+        }
+        Ok(registered?)
+    })
 }
 
 /// Registers a URL scheme in user code; `vtable` is copied. Schemes in URLs are in lower case. On success
@@ -543,28 +438,20 @@ pub unsafe extern "C" fn rdzv_context_register_url_scheme(
     vtable: *const rdzv_url_scheme_vtable,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let home = &reference(context, "context")?.home;
-            home.refuse_sink()?;
-            let scheme = text(scheme, scheme_len, "scheme")?;
-            let given = sized::given_size(vtable, SCHEME_FIRST_SIZE, "vtable")?;
-            let vtable = sized::get(vtable, given, NO_SCHEME);
-            if vtable.create.is_none() {
-                return Err(invalid("`vtable.create` is NULL"));
-            }
-            let options = foreign_options(vtable.timeout_ms)?;
-            let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
-            let code = Arc::new(SchemeCode { owned, vtable, name: format!("{scheme}://") });
-            let foreign = ForeignUrls::new(scheme, Arc::clone(&code) as Arc<dyn UrlHandler>, options);
-            let registered = home.rendezvous().register_url_scheme(scheme, Arc::new(foreign));
-            if let Some(mut code) = Arc::into_inner(code) {
-                code.owned.destroy = None;
-            }
-            registered.map_err(|error| registry_fault(&error))
-        })
-    }
+    guard::on!(error, context, |context| {
+        let scheme = text(scheme, scheme_len, "scheme")?;
+        let vtable = sized::get(vtable, "vtable")?;
+        if vtable.create.is_none() {
+            return Err(invalid("`vtable.create` is NULL"));
+        }
+        let options = foreign_options(vtable.timeout_ms)?;
+        let code = UserCode::new(vtable, vtable.user_data);
+        let code = Arc::new(SchemeCode { vtable: code, name: format!("{scheme}://") });
+        let foreign = ForeignUrls::new(scheme, Arc::clone(&code) as Arc<dyn UrlHandler>, options);
+        context.home.rendezvous().register_url_scheme(scheme, Arc::new(foreign))?;
+        code.vtable.adopt(vtable.destroy);
+        Ok(())
+    })
 }
 
 /// Sets a handler as the reply. `vtable` is copied, and the library owns its `user_data` until it calls
@@ -578,8 +465,7 @@ pub unsafe extern "C" fn rdzv_reply_set_handler(
     let body = |reply: &mut rdzv_reply| {
         // SAFETY: NULL or valid, as the header requires.
         let (vtable, backend, run_id) = unsafe {
-            let given = sized::given_size(vtable, HANDLER_FIRST_SIZE, "vtable")?;
-            let vtable = sized::get(vtable, given, NO_HANDLER);
+            let vtable = sized::get(vtable, "vtable")?;
             (vtable, c_text(vtable.backend, "vtable.backend")?, c_text(vtable.run_id, "vtable.run_id")?)
         };
         let backend = backend.ok_or_else(|| invalid("`vtable.backend` is NULL"))?.into();
@@ -592,8 +478,8 @@ pub unsafe extern "C" fn rdzv_reply_set_handler(
         if let Some((_, missing)) = must.iter().find(|(function, _)| function.is_none()) {
             return Err(invalid(format!("`vtable.{missing}` is NULL")));
         }
-        let owned = Owned { user_data: vtable.user_data, destroy: vtable.destroy };
-        reply.put_created(HandlerCode { owned, vtable, backend, run_id: run_id.map(String::from) });
+        let vtable = UserCode::owned(vtable, vtable.user_data, vtable.destroy);
+        reply.put_created(HandlerCode { vtable, backend, run_id: run_id.map(String::from) });
         Ok(())
     };
     // SAFETY: NULL or valid, as the header requires.
@@ -609,16 +495,12 @@ pub unsafe extern "C" fn rdzv_reply_set_url_rendezvous(
 ) {
     let body = |reply: &mut rdzv_reply| {
         // SAFETY: NULL or valid, as the header requires.
-        let vtable = unsafe {
-            let given = sized::given_size(vtable, RENDEZVOUS_FIRST_SIZE, "vtable")?;
-            sized::get(vtable, given, NO_RENDEZVOUS)
-        };
+        let vtable = unsafe { sized::get(vtable, "vtable")? };
         if vtable.next.is_none() {
             return Err(invalid("`vtable.next` is NULL"));
         }
-        let owned = Arc::new(Owned { user_data: vtable.user_data, destroy: vtable.destroy });
-        let (next, cancel) = (vtable.next, vtable.cancel);
-        reply.put_created(UrlCode { owned, next, cancel, name: String::new() });
+        let vtable = Arc::new(UserCode::owned(vtable, vtable.user_data, vtable.destroy));
+        reply.put_created(UrlCode { vtable, name: String::new() });
         Ok(())
     };
     // SAFETY: NULL or valid, as the header requires.
@@ -632,14 +514,9 @@ pub unsafe extern "C" fn rdzv_context_list_backends(
     names: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let home = &reference(context, "context")?.home;
-            home.refuse_sink()?;
-            let list = reference_mut(names, "names")?;
-            list.items = home.rendezvous().backends().into_iter().map(String::into_bytes).collect();
-            Ok(())
-        })
-    }
+    guard::on!(error, context, |context| {
+        let list = reference_mut(names, "names")?;
+        list.items = context.home.rendezvous().backends().into_iter().map(String::into_bytes).collect();
+        Ok(())
+    })
 }

@@ -1,25 +1,17 @@
 //! Rendezvous by URL.
 
-use crate::argument::{c_text, invalid, out_pointer, pairs, positive_ms, rdzv_pair, reference, text};
-use crate::context::{Home, home, rdzv_context};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
-use crate::rendezvous_fault::handler_fault;
+use crate::prelude::*;
 use crate::rendezvous_info::{rdzv_rendezvous, rendezvous_handle};
-use crate::sized;
-use crate::status::{RDZV_REENTRANT, rdzv_status};
 use rendezvous_core::driver::cancel::Canceller;
 use rendezvous_core::driver::rendezvous::{UrlGroup, UrlOptions, UrlRendezvous};
 use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
 use rendezvous_core::rendezvous::url::{RankEnvironment, WorldSize};
-use std::ffi::c_char;
 use std::fmt;
-use std::ptr::null;
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Mutex, TryLockError};
 
 /// Options of a rendezvous by URL. Strings are NUL-terminated UTF-8. 0 and NULL stand for the defaults.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rendezvous_url_options {
     /// Set to `sizeof(rdzv_rendezvous_url_options)`.
     pub struct_size: u32,
@@ -42,30 +34,14 @@ pub struct rdzv_rendezvous_url_options {
     /// Number of `variables`.
     pub variable_count: usize,
 }
-
-/// Size of `rdzv_rendezvous_url_options` in the first published header, in bytes.
-const FIRST_SIZE: usize = 56;
-const NO_OPTIONS: rdzv_rendezvous_url_options = rdzv_rendezvous_url_options {
-    struct_size: 0,
-    has_rank: 0,
-    rank: 0,
-    world_size: 0,
-    timeout_ms: 0,
-    listen_host: null(),
-    variables: null(),
-    variable_count: 0,
-};
+growing!(rdzv_rendezvous_url_options: 56);
 
 /// Reads options from C; NULL stands for the defaults.
 unsafe fn parsed(options: *const rdzv_rendezvous_url_options) -> Result<UrlOptions, Fault> {
     let mut parsed = UrlOptions::default();
-    if options.is_null() {
-        return Ok(parsed);
-    }
     // SAFETY: valid, as the header requires.
     let (options, listen_host, variables) = unsafe {
-        let given = sized::given_size(options, FIRST_SIZE, "options")?;
-        let options = sized::get(options, given, NO_OPTIONS);
+        let options = sized::get_or_default(options, "options")?;
         let variables = pairs(options.variables, options.variable_count, "options.variables")?;
         (options, c_text(options.listen_host, "options.listen_host")?, variables)
     };
@@ -97,6 +73,7 @@ pub struct rdzv_rendezvous_url {
     canceller: Canceller,
     home: Arc<Home>,
 }
+guard::handle!(rdzv_rendezvous_url, home);
 
 impl fmt::Debug for rdzv_rendezvous_url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -136,21 +113,15 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_new(
     out: *mut *mut rdzv_rendezvous_url,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let home = home(context)?;
-            let url = text(url, url_len, "url")?;
-            let canceller = Canceller::default();
-            let options = UrlOptions { canceller: canceller.clone(), ..parsed(options)? };
-            let begun = home.rendezvous().rendezvous(url, options);
-            let rendezvous = Mutex::new(begun.map_err(|error| handler_fault(&error))?);
-            let poison = Poison::default();
-            out.put(Box::into_raw(Box::new(rdzv_rendezvous_url { poison, rendezvous, canceller, home })));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let home = home(context)?;
+        let url = text(url, url_len, "url")?;
+        let canceller = Canceller::default();
+        let options = UrlOptions { canceller: canceller.clone(), ..parsed(options)? };
+        let rendezvous = Mutex::new(home.rendezvous().rendezvous(url, options)?);
+        let poison = Poison::default();
+        Ok(boxed(rdzv_rendezvous_url { poison, rendezvous, canceller, home }))
+    })
 }
 
 /// Frees a rendezvous. Its results remain valid. NULL is ignored.
@@ -173,28 +144,20 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_next(
     out: *mut *mut rdzv_rendezvous,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(rendezvous.as_ref().map(|of| &of.poison), error, &mut || {
-            let of = reference(rendezvous, "rendezvous")?;
-            of.home.refuse_sink()?;
-            let out = out_pointer(out, "out")?;
-            let mut in_flight = match of.rendezvous.try_lock() {
-                Ok(in_flight) => in_flight,
-                Err(TryLockError::Poisoned(in_flight)) => in_flight.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    return Err(Fault::new(RDZV_REENTRANT, "another call is under way on this rendezvous"));
-                }
-            };
-            let UrlGroup { store, rank, world_size } =
-                in_flight.next().map_err(|error| handler_fault(&error))?;
-            let bootstrap_store_info = RendezvousStoreInfo { master_addr: String::new(), master_port: 0 };
-            let info =
-                RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: None, position: None };
-            out.put(rendezvous_handle(info, Arc::clone(of.home.shared())));
-            Ok(())
-        })
-    }
+    guard::on!(error, rendezvous, out, |of| {
+        let mut in_flight = match of.rendezvous.try_lock() {
+            Ok(in_flight) => in_flight,
+            Err(TryLockError::Poisoned(in_flight)) => in_flight.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Fault::new(RDZV_REENTRANT, "another call is under way on this rendezvous"));
+            }
+        };
+        let UrlGroup { store, rank, world_size } = in_flight.next()?;
+        let bootstrap_store_info = RendezvousStoreInfo { master_addr: String::new(), master_port: 0 };
+        let info =
+            RendezvousInfo { store, rank, world_size, bootstrap_store_info, round: None, position: None };
+        Ok(rendezvous_handle(info, Arc::clone(of.home.shared())))
+    })
 }
 
 /// Cancels the `rdzv_rendezvous_url_next` in progress on another thread, which returns `RDZV_CANCELLED`.

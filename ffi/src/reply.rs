@@ -1,21 +1,14 @@
 //! Replies of stores, rendezvous backends and RPC backends in user code.
 
-use crate::argument::{bytes, c_text, invalid, reference, text};
-use crate::fault::Fault;
-use crate::guard;
+use crate::prelude::*;
 use crate::rendezvous_event::{parsed, rdzv_round_event};
 use crate::rpc_reply::Workers;
-use crate::sized;
-use crate::status::*;
 use crate::store::rdzv_store;
 use rendezvous_core::driver::plugin_store::PluginAnswer;
 use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
 use std::any::Any;
-use std::ffi::c_char;
-use std::ptr::null;
-use std::sync::Arc;
 
 /// Reply of user code to a call of the library: the setters fill it. It is valid during that call only.
 /// Setters ignore NULL. A value that is not valid fails the call with `RDZV_INVALID_ARGUMENT`.
@@ -62,7 +55,7 @@ impl rdzv_reply {
 
 /// Group that a rendezvous in user code has formed.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rendezvous_group {
     /// Set to `sizeof(rdzv_rendezvous_group)`.
     pub struct_size: u32,
@@ -83,18 +76,7 @@ pub struct rdzv_rendezvous_group {
     /// Port that goes with `master_addr`, from 0 to 65,535.
     pub master_port: i64,
 }
-
-const GROUP_FIRST_SIZE: usize = 56;
-const NO_GROUP: rdzv_rendezvous_group = rdzv_rendezvous_group {
-    struct_size: 0,
-    has_round: 0,
-    store: null(),
-    rank: 0,
-    world_size: 0,
-    round: 0,
-    master_addr: null(),
-    master_port: 0,
-};
+growing!(rdzv_rendezvous_group: 56);
 
 /// Fills a reply, or records the first invalid value. NULL is ignored.
 pub(crate) unsafe fn fill(reply: *mut rdzv_reply, body: impl Fn(&mut rdzv_reply) -> Result<(), Fault>) {
@@ -153,8 +135,7 @@ pub unsafe extern "C" fn rdzv_reply_set_group(reply: *mut rdzv_reply, group: *co
     let body = |reply: &mut rdzv_reply| {
         // SAFETY: NULL or valid, as the header requires.
         let (group, store, master_addr) = unsafe {
-            let given = sized::given_size(group, GROUP_FIRST_SIZE, "group")?;
-            let group = sized::get(group, given, NO_GROUP);
+            let group = sized::get(group, "group")?;
             let master_addr = c_text(group.master_addr, "group.master_addr")?.unwrap_or_default();
             (group, reference(group.store, "group.store")?, master_addr)
         };

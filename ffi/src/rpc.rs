@@ -1,17 +1,11 @@
 //! Workers of an RPC group.
 
-use crate::argument::{invalid, out_pointer, rdzv_bytes, reference, reference_mut, text};
-use crate::buffer::rdzv_buffer;
-use crate::context::{Home, home, rdzv_context};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
+use crate::prelude::*;
 use crate::rpc_end::shutdown_of;
-use crate::rpc_fault::{agent_fault, init_fault};
+use crate::rpc_fault::agent_fault;
 use crate::rpc_handlers::{Entry, parsed, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
 use crate::rpc_options::{Given, WorkerOptions, rdzv_rpc_options};
 use crate::rpc_workers::{devices, rdzv_rpc_devices, rdzv_rpc_workers, workers, workers_of_group};
-use crate::sized;
-use crate::status::*;
 use crate::store::span;
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::store::Timeouts;
@@ -22,9 +16,7 @@ use rendezvous_rpc::driver::group::{RpcAgent, RpcInit, RpcInitError, RpcWorker};
 use rendezvous_rpc::driver::loop_member::RpcRequestQueue;
 use rendezvous_rpc::membership::error::{MembershipError, unless_abandoned};
 use rendezvous_rpc::name::WorkerInfo;
-use std::ffi::c_void;
 use std::fmt;
-use std::sync::Arc;
 
 /// No event occurred.
 pub const RDZV_RPC_EVENT_NONE: i32 = 0;
@@ -43,7 +35,7 @@ pub const RDZV_RPC_EVENT_WATCH_LOST: i32 = 5;
 
 /// Event of a group.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_event {
     /// Set to `sizeof(rdzv_rpc_event)` before the call. The library sets it to the number of bytes it
     /// filled.
@@ -55,12 +47,11 @@ pub struct rdzv_rpc_event {
     /// Reserved; 0.
     pub reserved: u32,
 }
-
-pub(crate) const EVENT_FIRST_SIZE: usize = 16;
+growing!(rdzv_rpc_event: 16);
 
 /// Information about a worker. What it points to is valid as long as the worker.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_info {
     /// Set to `sizeof(rdzv_rpc_info)` before the call. The library sets it to the number of bytes it
     /// filled.
@@ -75,8 +66,7 @@ pub struct rdzv_rpc_info {
     /// of a backend in user code.
     pub events_lost: u64,
 }
-
-const INFO_FIRST_SIZE: usize = 48;
+growing!(rdzv_rpc_info: 48);
 
 /// Worker of an RPC group. Several threads may use it at the same time.
 pub struct rdzv_rpc {
@@ -87,6 +77,7 @@ pub struct rdzv_rpc {
     pub(crate) token: CancelToken,
     pub(crate) end: HandleEnd,
 }
+guard::handle!(rdzv_rpc, home);
 
 /// Effect on the worker when its handle is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,22 +115,6 @@ impl rdzv_rpc {
         self.agent
             .tcp()
             .ok_or_else(|| Fault::new(RDZV_UNSUPPORTED, format!("a backend in user code has no {what}")))
-    }
-}
-
-/// Runs the body of a function on a worker inside the panic guard.
-unsafe fn operate(
-    rpc: *const rdzv_rpc,
-    error: *mut *mut rdzv_error,
-    body: &mut dyn FnMut(&rdzv_rpc) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, &mut || {
-            let rpc = reference(rpc, "rpc")?;
-            rpc.home.refuse_sink()?;
-            body(rpc)
-        })
     }
 }
 
@@ -248,25 +223,18 @@ pub(crate) fn describe_end(end: &Result<(), MembershipError>) -> String {
     end.as_ref().err().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Writes an event to the structs and buffers of the C caller.
-pub(crate) unsafe fn put_event(
+/// Fills the caller's buffers and returns the event for C.
+pub(crate) unsafe fn shown(
     (kind, worker, message): (i32, Option<&WorkerInfo>, &str),
-    event: *mut rdzv_rpc_event,
-    given: usize,
     name: *mut rdzv_buffer,
     why: *mut rdzv_buffer,
-) {
-    let id = worker.map_or(-1, |worker| i32::from(worker.id));
+) -> rdzv_rpc_event {
     // SAFETY: the pointers are NULL or valid as the header requires.
     unsafe {
-        sized::put(event, given, &rdzv_rpc_event { struct_size: 0, kind, id, reserved: 0 });
-        if let Ok(name) = reference_mut(name, "name") {
-            name.put(worker.map_or(&[][..], |worker| worker.name.as_bytes()));
-        }
-        if let Ok(why) = reference_mut(why, "why") {
-            why.put(message.as_bytes());
-        }
+        fill_unless_null(name, worker.map_or(&[], |worker| worker.name.as_bytes()));
+        fill_unless_null(why, message.as_bytes());
     }
+    rdzv_rpc_event { kind, id: worker.map_or(-1, |worker| worker.id.into()), ..Default::default() }
 }
 
 /// Makes this process a worker of a group, like PyTorch's `init_rpc`, and returns once it is a member.
@@ -302,20 +270,15 @@ pub unsafe extern "C" fn rdzv_rpc_new(
     out: *mut *mut rdzv_rpc,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let home = home(context)?;
-            let named = Named { name, name_len, rank, world_size };
-            let making = Making::new(Arc::clone(&home), named, options, handlers)?;
-            let token = making.given.token.clone();
-            let agent = making.make(None, CancelToken::new()).map_err(|error| init_fault(&error))?;
-            let rpc = rdzv_rpc::new(agent, home, token, HandleEnd::EndsWorker);
-            out.put(Box::into_raw(Box::new(rpc)));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let home = home(context)?;
+        let named = Named { name, name_len, rank, world_size };
+        let making = Making::new(Arc::clone(&home), named, options, handlers)?;
+        let token = making.given.token.clone();
+        let agent = making.make(None, CancelToken::new())?;
+        let rpc = rdzv_rpc::new(agent, home, token, HandleEnd::EndsWorker);
+        Ok(boxed(rpc))
+    })
 }
 
 /// Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be in
@@ -357,14 +320,10 @@ pub unsafe extern "C" fn rdzv_rpc_shutdown(
     how: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged.
-    unsafe {
-        operate(rpc, error, &mut |of| {
-            let how = shutdown_of(how)?;
-            let ended = of.home.rpc().end(&of.agent, how);
-            ended.map_err(|error| agent_fault(&error).during("shutdown"))
-        })
-    }
+    guard::on!(error, rpc, |of| {
+        let ended = of.home.rpc().end(&of.agent, shutdown_of(how)?);
+        ended.map_err(|error| agent_fault(&error).during("shutdown"))
+    })
 }
 
 /// Fills `*out`, whose `struct_size` the caller has set.
@@ -376,24 +335,17 @@ pub unsafe extern "C" fn rdzv_rpc_get_info(
     out: *mut rdzv_rpc_info,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let of = reference(rpc, "rpc")?;
-            let given = sized::given_size(out, INFO_FIRST_SIZE, "out")?;
-            let (me, tcp) = (of.agent.me(), of.agent.tcp());
-            let address = tcp.map_or("", RpcAgent::address);
-            let info = rdzv_rpc_info {
-                struct_size: 0,
-                id: me.id.into(),
-                name: rdzv_bytes { data: me.name.as_ptr(), len: me.name.len() },
-                address: rdzv_bytes { data: address.as_ptr(), len: address.len() },
-                events_lost: tcp.map_or(0, RpcAgent::events_lost),
-            };
-            sized::put(out, given, &info);
-            Ok(())
+    guard::call!(error, out, || {
+        let of = reference(rpc, "rpc")?;
+        let (me, tcp) = (of.agent.me(), of.agent.tcp());
+        Ok(rdzv_rpc_info {
+            struct_size: 0,
+            id: me.id.into(),
+            name: rdzv_bytes::of(&*me.name),
+            address: rdzv_bytes::of(tcp.map_or("", RpcAgent::address)),
+            events_lost: tcp.map_or(0, RpcAgent::events_lost),
         })
-    }
+    })
 }
 
 /// Lists all workers of the group, including this one; the list is empty once this worker is no longer in
@@ -407,17 +359,12 @@ pub unsafe extern "C" fn rdzv_rpc_list_workers(
     out: *mut *mut rdzv_rpc_workers,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
-    unsafe {
-        operate(rpc, error, &mut |of| {
-            let out = out_pointer(out, "out")?;
-            out.put(match of.agent.tcp() {
-                Some(tcp) => workers(tcp.seen_workers()),
-                None => workers_of_group(of.agent.workers().map_err(|error| agent_fault(&error))?),
-            });
-            Ok(())
+    guard::on!(error, rpc, out, |of| {
+        Ok(match of.agent.tcp() {
+            Some(tcp) => workers(tcp.seen_workers()),
+            None => workers_of_group(of.agent.workers()?),
         })
-    }
+    })
 }
 
 /// Lists the worker's devices and its reverse maps. On success the caller owns `*out` and frees it with
@@ -430,15 +377,10 @@ pub unsafe extern "C" fn rdzv_rpc_list_devices(
     out: *mut *mut rdzv_rpc_devices,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
-    unsafe {
-        operate(rpc, error, &mut |of| {
-            let out = out_pointer(out, "out")?;
-            let tcp = of.tcp("devices")?;
-            out.put(devices(&tcp.devices(), &tcp.reverse_maps()));
-            Ok(())
-        })
-    }
+    guard::on!(error, rpc, out, |of| {
+        let tcp = of.tcp("devices")?;
+        Ok(devices(&tcp.devices(), &tcp.reverse_maps()))
+    })
 }
 
 /// Adds a handler to a running worker, as `rdzv_rpc_handlers_add` does. Calls that arrived earlier have
@@ -462,14 +404,11 @@ pub unsafe extern "C" fn rdzv_rpc_add_handler(
     destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
-    unsafe {
-        operate(rpc, error, &mut |of| {
-            let handling = of.tcp("handlers")?.handling();
-            let take = |entry: Entry| entry.register(handling);
-            parsed((name, name_len), run, handle, (user_data, destroy), take)
-        })
-    }
+    guard::on!(error, rpc, |of| {
+        let handling = of.tcp("handlers")?.handling();
+        let take = |entry: Entry| entry.register(handling);
+        parsed((name, name_len), run, handle, (user_data, destroy), take)
+    })
 }
 
 /// Removes a handler. `*found` is 1 if it existed, else 0, unless `found` is NULL. Requests that the
@@ -484,16 +423,11 @@ pub unsafe extern "C" fn rdzv_rpc_remove_handler(
     found: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
-    unsafe {
-        operate(rpc, error, &mut |of| {
-            let was_there = of.tcp("handlers")?.handling().remove(text(name, name_len, "name")?);
-            if let Ok(found) = out_pointer(found, "found") {
-                found.put(i32::from(was_there));
-            }
-            Ok(())
-        })
-    }
+    guard::on!(error, rpc, |of| {
+        let was_there = of.tcp("handlers")?.handling().remove(text(name, name_len, "name")?);
+        put_unless_null(found, i32::from(was_there));
+        Ok(())
+    })
 }
 
 /// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next event of the group and fills
@@ -514,31 +448,26 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
     why: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
-    unsafe {
-        operate(rpc, error, &mut |of| {
-            let given = sized::given_size(event, EVENT_FIRST_SIZE, "event")?;
-            let tcp = of.tcp("events")?;
-            let timeout = span(timeout_ms, Timeouts::default().call)?;
-            let happened = tcp.next_event(timeout, &of.token);
-            if happened.is_none() && of.token.is_cancelled() {
-                let message = "waiting for an event was cancelled";
-                return Err(Fault::new(RDZV_CANCELLED, message).during("next_event"));
-            }
-            let end = if happened.is_none() { tcp.end().map(unless_abandoned) } else { None };
-            let message = end.as_ref().map(describe_end);
-            if let Some(message) = &message
-                && tcp.take_end().is_none()
-            {
-                let message = format!("the worker has ended, which was already reported: {message}");
-                return Err(Fault::new(RDZV_RPC_NO_MEMBER, message).during("next_event"));
-            }
-            let ending = match &message {
-                Some(message) => (RDZV_RPC_EVENT_OVER, None, &**message),
-                None => view(happened.as_ref()),
-            };
-            put_event(ending, event, given, name, why);
-            Ok(())
-        })
-    }
+    guard::on!(error, rpc, event, |of| {
+        let tcp = of.tcp("events")?;
+        let timeout = span(timeout_ms, Timeouts::default().call)?;
+        let happened = tcp.next_event(timeout, &of.token);
+        if happened.is_none() && of.token.is_cancelled() {
+            let message = "waiting for an event was cancelled";
+            return Err(Fault::new(RDZV_CANCELLED, message).during("next_event"));
+        }
+        let end = if happened.is_none() { tcp.end().map(unless_abandoned) } else { None };
+        let message = end.as_ref().map(describe_end);
+        if let Some(message) = &message
+            && tcp.take_end().is_none()
+        {
+            let message = format!("the worker has ended, which was already reported: {message}");
+            return Err(Fault::new(RDZV_RPC_NO_MEMBER, message).during("next_event"));
+        }
+        let ending = match &message {
+            Some(message) => (RDZV_RPC_EVENT_OVER, None, &**message),
+            None => view(happened.as_ref()),
+        };
+        Ok(shown(ending, name, why))
+    })
 }

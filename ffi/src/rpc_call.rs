@@ -1,18 +1,15 @@
 //! Calls between workers of an RPC group.
 
-use crate::argument::{invalid, out_pointer, reference, reference_mut};
-use crate::buffer::rdzv_buffer;
-use crate::fault::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
+use crate::buffer::take_unless_null;
+use crate::prelude::*;
 use crate::rpc::rdzv_rpc;
 use crate::rpc_call_spec::{naming, rdzv_rpc_call_spec, spec};
 use crate::rpc_fault::group_call_fault;
 use crate::rpc_handlers::listener;
-use crate::status::*;
+use crate::sized::out_pointer;
+use crate::store::span;
 use rendezvous_rpc::driver::calls::reentrancy::may_wait;
 use rendezvous_rpc::driver::group::{CallSpec, CalleeName, GroupCallError, GroupResult, PendingCall};
-use std::ffi::c_void;
-use std::time::Duration;
 
 /// Runs the body of a call inside the panic guard. Borrowed bytes are released even if the worker is NULL
 /// or poisoned.
@@ -25,16 +22,11 @@ unsafe fn call_on(
     // Outside the guard, since the bytes are released for a poisoned worker, too; nothing in `spec` panics.
     // SAFETY: NULL or valid, as the header requires.
     let mut read = Some(unsafe { spec(call) });
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(rpc.as_ref().map(|rpc| &rpc.poison), error, &mut || {
-            let rpc = reference(rpc, "rpc")?;
-            rpc.home.refuse_sink()?;
-            let Some(spec) = read.take().transpose()? else { return Ok(()) };
-            let callee = spec.callee;
-            body(rpc, spec).map_err(|fault| naming(fault, callee))
-        })
-    }
+    guard::on!(error, rpc, |rpc| {
+        let Some(spec) = read.take().transpose()? else { return Ok(()) };
+        let callee = spec.callee;
+        body(rpc, spec).map_err(|fault| naming(fault, callee))
+    })
 }
 
 /// Call in progress. Any thread may use it.
@@ -43,6 +35,7 @@ pub struct rdzv_rpc_future {
     pub(crate) poison: Poison,
     call: PendingCall,
 }
+guard::handle!(rdzv_rpc_future);
 
 /// Stand-in for no limit, about 68 years; the call's own deadline ends the wait.
 const FOREVER: Duration = Duration::from_secs(1 << 31);
@@ -67,14 +60,11 @@ pub unsafe extern "C" fn rdzv_rpc_call(
     response: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; NULL is refused where it must be.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         call_on(rpc, call, error, |of, spec| {
             let result = of.agent.call(&of.token, spec);
-            let bytes = result.map_err(|error| group_call_fault(&error))?;
-            if let Ok(response) = reference_mut(response, "response") {
-                response.take(bytes);
-            }
+            take_unless_null(response, result?);
             Ok(())
         })
     }
@@ -91,12 +81,12 @@ pub unsafe extern "C" fn rdzv_rpc_future_new(
     out: *mut *mut rdzv_rpc_future,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         call_on(rpc, call, error, |of, spec| {
             let out = out_pointer(out, "out")?;
-            let call = of.agent.start_call(spec).map_err(|error| group_call_fault(&error))?;
-            out.put(Box::into_raw(Box::new(rdzv_rpc_future { poison: Poison::default(), call })));
+            let call = of.agent.start_call(spec)?;
+            out.put(boxed(rdzv_rpc_future { poison: Poison::default(), call }));
             Ok(())
         })
     }
@@ -123,7 +113,7 @@ pub unsafe extern "C" fn rdzv_rpc_call_with(
     user_data: *mut c_void,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
+    // SAFETY: the arguments are forwarded unchanged.
     unsafe {
         call_on(rpc, call, error, |of, spec| {
             if done.is_none() {
@@ -134,7 +124,7 @@ pub unsafe extern "C" fn rdzv_rpc_call_with(
                 on_done(result.map_err(|error| naming(group_call_fault(&error), callee.callee())));
             };
             let begun = of.agent.begin_call(spec, Box::new(on_result));
-            begun.map(drop).map_err(|error| group_call_fault(&error))
+            Ok(begun.map(drop)?)
         })
     }
 }
@@ -152,12 +142,8 @@ pub unsafe extern "C" fn rdzv_rpc_notify(
     call: *const rdzv_rpc_call_spec,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the arguments are forwarded unchanged; NULL is refused.
-    unsafe {
-        call_on(rpc, call, error, |of, spec| {
-            of.agent.begin_notify(spec).map_err(|error| group_call_fault(&error))
-        })
-    }
+    // SAFETY: the arguments are forwarded unchanged.
+    unsafe { call_on(rpc, call, error, |of, spec| Ok(of.agent.begin_notify(spec)?)) }
 }
 
 /// Frees a future. A call that has not ended is cancelled. No other call on the future may be in
@@ -184,33 +170,24 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
     response: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call_on(future.as_ref().map(|future| &future.poison), error, &mut || {
-            let future = reference(future, "future")?;
-            let ended = out_pointer(ended, "ended")?;
-            let wait = crate::store::span(timeout_ms, FOREVER)?;
-            let call = &future.call;
-            let Some(result) = call.look(wait) else {
-                if call.is_taken() {
-                    return Err(invalid("the outcome of this call was already returned"));
-                }
-                if !wait.is_zero() && !may_wait() {
-                    let call = call.called().to_string().into();
-                    return Err(group_call_fault(&GroupCallError::Reentrant { call }));
-                }
-                ended.put(0);
-                return Ok(());
-            };
-            let bytes =
-                result.map_err(|error| naming(group_call_fault(&error), call.called().callee.callee()))?;
-            ended.put(1);
-            if let Ok(response) = reference_mut(response, "response") {
-                response.take(bytes);
+    guard::on!(error, future, ended, |future| {
+        let wait = span(timeout_ms, FOREVER)?;
+        let call = &future.call;
+        let Some(result) = call.look(wait) else {
+            if call.is_taken() {
+                return Err(invalid("the outcome of this call was already returned"));
             }
-            Ok(())
-        })
-    }
+            if !wait.is_zero() && !may_wait() {
+                let call = call.called().to_string().into();
+                return Err(group_call_fault(&GroupCallError::Reentrant { call }));
+            }
+            return Ok(0);
+        };
+        let bytes =
+            result.map_err(|error| naming(group_call_fault(&error), call.called().callee.callee()))?;
+        take_unless_null(response, bytes);
+        Ok(1)
+    })
 }
 
 /// Cancels the call unless it has ended: threads that wait for it get `RDZV_CANCELLED`. The callee is

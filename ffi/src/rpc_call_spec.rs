@@ -1,21 +1,14 @@
 //! Descriptions of a call between workers of an RPC group.
 
-use crate::argument::{bytes, invalid, text};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
+use crate::prelude::*;
 use crate::rpc_payload::payload;
-use crate::sized;
-use crate::status::rdzv_status;
 use crate::store::timeout;
 use rendezvous_core::driver::store::Timeout;
 use rendezvous_rpc::driver::group::{CallSpec, Callee};
-use std::ffi::c_void;
-use std::ptr::{null, null_mut};
-use std::time::Duration;
 
 /// Description of a call: callee, handler, payload and timeout.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_call_spec {
     /// `sizeof(rdzv_rpc_call_spec)`.
     pub struct_size: u32,
@@ -44,21 +37,7 @@ pub struct rdzv_rpc_call_spec {
     /// Passed to `release`.
     pub user_data: *mut c_void,
 }
-
-const SPEC_FIRST_SIZE: usize = 80;
-const NO_SPEC: rdzv_rpc_call_spec = rdzv_rpc_call_spec {
-    struct_size: 0,
-    callee_id: -1,
-    callee: null(),
-    callee_len: 0,
-    handler: null(),
-    handler_len: 0,
-    payload: null(),
-    payload_len: 0,
-    timeout_ms: -1,
-    release: None,
-    user_data: null_mut(),
-};
+growing!(rdzv_rpc_call_spec: 80);
 
 /// Creates an error like `rdzv_error_new`, for a call: the operation is `call`, and the error names the
 /// callee as the library's errors do, by name or else by id. Other fields of `call` are not read and
@@ -76,13 +55,11 @@ pub unsafe extern "C" fn rdzv_error_new_of_call(
         let description =
             bytes(message, message_len, "message").map(String::from_utf8_lossy).unwrap_or_default();
         let fault = Fault::new(status, description).during("call");
-        let given =
-            sized::given_size(call, SPEC_FIRST_SIZE, "call").map(|size| sized::get(call, size, NO_SPEC));
-        let fault = match given.as_ref().map_or(None, |given| callee_of(given).ok()) {
-            Some(callee) => naming(fault, callee),
-            None => fault,
+        let fault = match sized::get(call, "call").and_then(|given| callee_of(&given)) {
+            Ok(callee) => naming(fault, callee),
+            Err(_) => fault,
         };
-        Box::into_raw(Box::new(rdzv_error::new(fault)))
+        boxed(rdzv_error::new(fault))
     })
 }
 
@@ -102,8 +79,7 @@ unsafe fn callee_of<'a>(given: &rdzv_rpc_call_spec) -> Result<Callee<'a>, Fault>
 pub(crate) unsafe fn spec<'a>(given: *const rdzv_rpc_call_spec) -> Result<CallSpec<'a>, Fault> {
     // SAFETY: NULL or valid, as the header requires.
     unsafe {
-        let size = sized::given_size(given, SPEC_FIRST_SIZE, "call")?;
-        let given = sized::get(given, size, NO_SPEC);
+        let given = sized::get(given, "call")?;
         let payload = payload((given.payload, given.payload_len), given.release, given.user_data)?;
         let handler = text(given.handler, given.handler_len, "handler")?;
         let callee = callee_of(&given)

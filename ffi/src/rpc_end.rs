@@ -1,7 +1,6 @@
 //! Ways to end a worker of an RPC group.
 
-use crate::argument::invalid;
-use crate::fault::Fault;
+use crate::prelude::*;
 use rendezvous_rpc::driver::group::Shutdown;
 
 /// Graceful end: the worker first finishes its calls. In a static group, all workers then agree that they

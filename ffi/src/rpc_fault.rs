@@ -1,9 +1,8 @@
 //! Conversion of RPC failures to C errors.
 
-use crate::fault::Fault;
-use crate::rendezvous_fault::{handler_fault, invalid_fault};
+use crate::prelude::*;
+use crate::rendezvous_fault::handler_fault;
 use crate::server::start_fault;
-use crate::status::*;
 use crate::store::call_fault;
 use rendezvous_core::time::Duration;
 use rendezvous_rpc::agent::{NotCallable, indicates_death};
@@ -17,8 +16,15 @@ use rendezvous_rpc::name::WorkerInfo;
 use rendezvous_rpc::options::OptionsError;
 use std::io;
 
-pub(crate) fn options_fault(error: &OptionsError) -> Fault {
-    invalid_fault(error)
+faults! {
+    BackendError => backend_fault,
+    HandlerError => name_fault,
+    MembershipError => agent_fault,
+    RpcInitError => init_fault,
+    GroupCallError => group_call_fault,
+    ObservingError => observing_fault,
+    ObserverError => observer_fault,
+    OptionsError => invalid,
 }
 
 pub(crate) fn backend_fault(error: &BackendError) -> Fault {
@@ -40,7 +46,7 @@ pub(crate) fn name_fault(error: &HandlerError) -> Fault {
 }
 
 fn system_fault(error: &io::Error, message: String) -> Fault {
-    Fault::new(RDZV_EXHAUSTED, message).with(|details| details.os_error = error.raw_os_error().unwrap_or(0))
+    Fault::os(RDZV_EXHAUSTED, message, error)
 }
 
 #[cold]
@@ -77,7 +83,7 @@ pub(crate) fn agent_fault(error: &MembershipError) -> Fault {
     Fault::new(status, error.to_string()).with(|details| {
         details.ranks = error.ids().into_iter().map(i64::from).collect();
         details.nodes = error.names().into_iter().map(|name| name.as_bytes().to_vec()).collect();
-        details.elapsed_ms = i64::try_from(waited.as_millis()).unwrap_or(i64::MAX);
+        details.elapsed_ms = millis(waited);
     })
 }
 
@@ -85,10 +91,10 @@ pub(crate) fn agent_fault(error: &MembershipError) -> Fault {
 #[inline(never)]
 pub(crate) fn init_fault(error: &RpcInitError) -> Fault {
     let known = match error {
-        RpcInitError::Name(error) => invalid_fault(error),
+        RpcInitError::Name(error) => invalid(error),
         RpcInitError::Backend(error) => backend_fault(error),
         RpcInitError::Rendezvous(error) => handler_fault(error),
-        RpcInitError::Rank { .. } => invalid_fault(error),
+        RpcInitError::Rank { .. } => invalid(error),
         RpcInitError::Listen(error) => start_fault(error),
         RpcInitError::Store(error) => call_fault(error),
         RpcInitError::System(cause) => system_fault(cause, error.to_string()),
@@ -206,7 +212,7 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
             details.phase = error.phase().map_or("", CallPhase::name).into();
             match &error.why {
                 CallFailure::DeadlinePassed { elapsed, .. } => {
-                    details.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
+                    details.elapsed_ms = millis(*elapsed);
                 }
                 CallFailure::Remote { message, .. } => details.cause = message.to_string(),
                 _ => {}
@@ -216,7 +222,7 @@ pub(crate) fn group_call_fault(error: &GroupCallError) -> Fault {
             GroupCallError::Foreign { cause, .. } => details.cause = cause.to_string(),
             GroupCallError::Late { elapsed, .. } => {
                 details.phase = CallPhase::InFlight.name().into();
-                details.elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
+                details.elapsed_ms = millis(*elapsed);
             }
             _ => {}
         }

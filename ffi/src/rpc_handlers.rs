@@ -1,26 +1,18 @@
 //! Handlers of a worker of an RPC group.
 
-use crate::argument::{bytes, invalid, out_pointer, rdzv_bytes, reference, reference_mut, text};
-use crate::buffer::rdzv_buffer;
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::rpc_fault::name_fault;
+use crate::prelude::*;
 use crate::rpc_payload::payload;
 use crate::rpc_reentry::outside_workers;
-use crate::sized;
-use crate::status::*;
+use crate::user_code::Destroy;
 use rendezvous_rpc::connection::{CallFailure, CallKind, Status};
 use rendezvous_rpc::driver::calls::handling::{HandlerFn, Handling, Request, Responder, Run, Wanted};
 use rendezvous_rpc::driver::calls::{Payload, Received};
 use rendezvous_rpc::driver::loop_member::RpcRequestQueue;
 use rendezvous_rpc::handlers::{Handlers, Owner};
 use rendezvous_rpc::name::{WorkerInfo, WorkerName};
-use std::ffi::c_void;
 use std::fmt;
-use std::ptr::null;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The handler runs on the thread that serves all connections and must not block. This is the fastest
 /// mode, for handlers that return at once.
@@ -44,7 +36,7 @@ pub struct rdzv_rpc_request {
 
 /// Information about a request to a handler.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_request_info {
     /// Set to `sizeof(rdzv_rpc_request_info)` before the call. The library sets it to the number of bytes
     /// it filled.
@@ -65,19 +57,7 @@ pub struct rdzv_rpc_request_info {
     /// Reserved; 0.
     pub reserved: u32,
 }
-
-const REQUEST_FIRST_SIZE: usize = 72;
-const NO_BYTES: rdzv_bytes = rdzv_bytes { data: null(), len: 0 };
-const NO_REQUEST: rdzv_rpc_request_info = rdzv_rpc_request_info {
-    struct_size: 0,
-    caller_id: -1,
-    caller: NO_BYTES,
-    handler: NO_BYTES,
-    payload: NO_BYTES,
-    time_left_ms: -1,
-    response_is_wanted: 0,
-    reserved: 0,
-};
+growing!(rdzv_rpc_request_info: 72);
 
 /// Bytes of a request.
 #[derive(Debug)]
@@ -218,33 +198,13 @@ type Handle = unsafe extern "C" fn(
 );
 
 /// Handler in user code.
-pub(crate) struct HandlerCode {
-    handle: Handle,
-    user_data: *mut c_void,
-    /// Set once the library owns `user_data`.
-    destroy: OnceLock<unsafe extern "C" fn(user_data: *mut c_void)>,
-}
-
-// SAFETY: the header says that library threads call the functions, several at a time.
-unsafe impl Send for HandlerCode {}
-// SAFETY: as above.
-unsafe impl Sync for HandlerCode {}
+pub(crate) type HandlerCode = UserCode<Handle>;
 
 impl HandlerCode {
     fn call(&self, request: &rdzv_rpc_request, responder: rdzv_rpc_responder) {
-        let responder = Box::into_raw(Box::new(responder));
         // SAFETY: the function was supplied for this; the request lives until it returns, and it owns the
         // responder.
-        unsafe { (self.handle)(self.user_data, request, responder) };
-    }
-}
-
-impl Drop for HandlerCode {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.destroy.get() {
-            // SAFETY: the handler was supplied for this, and no call on it is in progress.
-            unsafe { destroy(self.user_data) };
-        }
+        unsafe { (**self)(self.user_data, request, boxed(responder)) };
     }
 }
 
@@ -294,8 +254,7 @@ impl Entry {
             Code::Loop => return Err(self.wants_loop()),
             Code::RequestQueue(queue) => (Run::Inline, queue.handler()),
         };
-        let registered = handling.register_as(Owner::Program, &self.name, run, call);
-        registered.map_err(|error| name_fault(&error))
+        Ok(handling.register_as(Owner::Program, &self.name, run, call)?)
     }
 }
 
@@ -337,7 +296,7 @@ pub(crate) unsafe fn parsed(
     (name, name_len): (*const u8, usize),
     run: i32,
     handle: Option<Handle>,
-    (user_data, destroy): (*mut c_void, Option<unsafe extern "C" fn(user_data: *mut c_void)>),
+    (user_data, destroy): (*mut c_void, Option<Destroy>),
     take: impl FnOnce(Entry) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     // SAFETY: NULL or valid, as the header requires.
@@ -352,11 +311,9 @@ pub(crate) unsafe fn parsed(
         run => return Err(invalid(format!("`run` is {run}, and must be RDZV_RPC_INLINE, _POOLED or _LOOP"))),
     };
     let handle = handle.ok_or_else(|| invalid("`handle` is NULL"))?;
-    let code = Arc::new(HandlerCode { handle, user_data, destroy: OnceLock::new() });
+    let code = Arc::new(HandlerCode::new(handle, user_data));
     take(Entry { name: name.into(), code: Code::Program(run, Arc::clone(&code)) })?;
-    if let Some(destroy) = destroy {
-        code.destroy.set(destroy).ok();
-    }
+    code.adopt(destroy);
     Ok(())
 }
 
@@ -367,13 +324,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_new(
     out: *mut *mut rdzv_rpc_handlers,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            out_pointer(out, "out")?.put(Box::into_raw(Box::default()));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || Ok(boxed(rdzv_rpc_handlers::default())))
 }
 
 /// Creates another handle of the same handlers, for a backend in user code to keep. Later additions are
@@ -384,15 +335,11 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
     out: *mut *mut rdzv_rpc_handlers,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let handlers = reference(handlers, "handlers")?;
-            let copy = rdzv_rpc_handlers::of(&handlers.entries, Arc::clone(&handlers.has_ended));
-            out_pointer(out, "out")?.put(Box::into_raw(Box::new(copy)));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let handlers = reference(handlers, "handlers")?;
+        let copy = rdzv_rpc_handlers::of(&handlers.entries, Arc::clone(&handlers.has_ended));
+        Ok(boxed(copy))
+    })
 }
 
 /// Frees handlers. Workers that were created with them keep what they need. NULL is ignored.
@@ -430,18 +377,14 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_add(
     destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let handlers = reference_mut(handlers, "handlers")?;
-            parsed((name, name_len), run, handle, (user_data, destroy), |entry| {
-                let registered = handlers.names.register(Owner::Program, &entry.name, ());
-                registered.map_err(|error| name_fault(&error))?;
-                handlers.entries.push(entry);
-                Ok(())
-            })
+    guard::call!(error, || {
+        let handlers = reference_mut(handlers, "handlers")?;
+        parsed((name, name_len), run, handle, (user_data, destroy), |entry| {
+            handlers.names.register(Owner::Program, &entry.name, ())?;
+            handlers.entries.push(entry);
+            Ok(())
         })
-    }
+    })
 }
 
 /// Request that a backend in user code received and passes on.
@@ -465,7 +408,7 @@ impl rdzv_rpc_handlers {
         let Incoming { caller, caller_id, handler, payload, time_left_ms } = *incoming;
         let time_left = match time_left_ms {
             -1 => None,
-            millis => Some(crate::argument::zero_or_more_ms(millis, "time_left_ms")?),
+            millis => Some(zero_or_more_ms(millis, "time_left_ms")?),
         };
         if self.has_ended.load(Ordering::Acquire) {
             return Err(Fault::new(RDZV_RPC_NO_MEMBER, format!("{handler}: the worker was shut down")));
@@ -484,7 +427,7 @@ impl rdzv_rpc_handlers {
             }
             Code::Loop => return Err(found.wants_loop()),
             Code::RequestQueue(queue) => {
-                let name = WorkerName::new(caller).map_err(|error| invalid(error.to_string()))?;
+                let name = WorkerName::new(caller).map_err(invalid)?;
                 let responder = match new_responder().0 {
                     ResponseTarget::Caller(responder) => responder,
                     ResponseTarget::Completion(completion) => {
@@ -524,31 +467,27 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
     responder: *mut rdzv_rpc_responder,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let handlers = reference(handlers, "handlers")?;
-            let size = sized::given_size(request, REQUEST_FIRST_SIZE, "request")?;
-            let request = sized::get(request, size, NO_REQUEST);
-            let id = request.caller_id;
-            let incoming = Incoming {
-                caller: text(request.caller.data, request.caller.len, "caller")?,
-                caller_id: u16::try_from(id)
-                    .map_err(|_| invalid(format!("`caller_id` is {id}: from 0 to 65535")))?,
-                handler: text(request.handler.data, request.handler.len, "handler")?,
-                payload: bytes(request.payload.data, request.payload.len, "payload")?,
-                time_left_ms: request.time_left_ms,
-            };
-            let kind = if responder.is_null() { CallKind::OneWay } else { CallKind::Responded };
-            handlers.dispatch(&incoming, kind, || {
-                if responder.is_null() {
-                    rdzv_rpc_responder::of(Completion::new(Box::new(drop), Wanted::new(kind)))
-                } else {
-                    *Box::from_raw(responder)
-                }
-            })
+    guard::call!(error, || {
+        let handlers = reference(handlers, "handlers")?;
+        let request = sized::get(request, "request")?;
+        let id = request.caller_id;
+        let incoming = Incoming {
+            caller: text(request.caller.data, request.caller.len, "caller")?,
+            caller_id: u16::try_from(id)
+                .map_err(|_| invalid(format!("`caller_id` is {id}: from 0 to 65535")))?,
+            handler: text(request.handler.data, request.handler.len, "handler")?,
+            payload: bytes(request.payload.data, request.payload.len, "payload")?,
+            time_left_ms: request.time_left_ms,
+        };
+        let kind = if responder.is_null() { CallKind::OneWay } else { CallKind::Responded };
+        handlers.dispatch(&incoming, kind, || {
+            if responder.is_null() {
+                rdzv_rpc_responder::of(Completion::new(Box::new(drop), Wanted::new(kind)))
+            } else {
+                *Box::from_raw(responder)
+            }
         })
-    }
+    })
 }
 
 /// C function that receives the outcome of a call.
@@ -560,31 +499,20 @@ type Done = unsafe extern "C" fn(
     error: *const rdzv_error,
 );
 
-/// User data that moves between threads, as the header says.
-struct UserData(*mut c_void);
-// SAFETY: as above.
-unsafe impl Send for UserData {}
-
-impl UserData {
-    const fn get(&self) -> *mut c_void {
-        self.0
-    }
-}
-
 /// Returns a callback that passes the outcome of a call to C.
 pub(crate) fn listener(done: Option<Done>, user_data: *mut c_void) -> Box<dyn FnOnce(Outcome) + Send> {
-    let user_data = UserData(user_data);
+    let code = UserCode::new(done, user_data);
     Box::new(move |outcome| {
-        let Some(done) = done else { return };
+        let Some(done) = *code else { return };
         outside_workers(|| match outcome {
             // SAFETY: the function was supplied for this; its arguments live until it returns.
             Ok(response) => unsafe {
-                done(user_data.get(), RDZV_OK, response.as_ptr(), response.len(), null());
+                done(code.user_data, RDZV_OK, response.as_ptr(), response.len(), null());
             },
             Err(fault) => {
                 let error = rdzv_error::new(fault);
                 // SAFETY: as above.
-                unsafe { done(user_data.get(), error.status(), null(), 0, &raw const error) };
+                unsafe { done(code.user_data, error.status(), null(), 0, &raw const error) };
             }
         });
     })
@@ -600,26 +528,20 @@ pub unsafe extern "C" fn rdzv_rpc_request_get_info(
     out: *mut rdzv_rpc_request_info,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let of = reference(request, "request")?;
-            let given = sized::given_size(out, REQUEST_FIRST_SIZE, "out")?;
-            let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-            let (data, len) = of.parts();
-            let info = rdzv_rpc_request_info {
-                caller_id: of.caller_id.into(),
-                caller: rdzv_bytes { data: of.caller.as_ptr(), len: of.caller.len() },
-                handler: rdzv_bytes { data: of.handler.as_ptr(), len: of.handler.len() },
-                payload: rdzv_bytes { data, len },
-                time_left_ms: of.time_left.map_or(-1, millis),
-                response_is_wanted: i32::from(of.kind == CallKind::Responded),
-                ..NO_REQUEST
-            };
-            sized::put(out, given, &info);
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let of = reference(request, "request")?;
+        let (data, len) = of.parts();
+        let info = rdzv_rpc_request_info {
+            caller_id: of.caller_id.into(),
+            caller: rdzv_bytes::of(&*of.caller),
+            handler: rdzv_bytes::of(&*of.handler),
+            payload: rdzv_bytes { data, len },
+            time_left_ms: of.time_left.map_or(-1, millis),
+            response_is_wanted: i32::from(of.kind == CallKind::Responded),
+            ..Default::default()
+        };
+        Ok(info)
+    })
 }
 
 /// Moves the bytes of the request to `out`, for a handler that responds later: they replace the content
@@ -635,15 +557,12 @@ pub unsafe extern "C" fn rdzv_rpc_request_take(
     out: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let (request, out) = (reference(request, "request")?, reference_mut(out, "out")?);
-            let none = Bytes::Local(Vec::new().into());
-            out.take(std::mem::replace(&mut *request.bytes(), none).into_vec());
-            Ok(())
-        })
-    }
+    guard::call!(error, || {
+        let (request, out) = (reference(request, "request")?, reference_mut(out, "out")?);
+        let none = Bytes::Local(Vec::new().into());
+        out.take(std::mem::replace(&mut *request.bytes(), none).into_vec());
+        Ok(())
+    })
 }
 
 /// Consumes a responder and responds.
@@ -652,29 +571,26 @@ unsafe fn respond(
     error: *mut *mut rdzv_error,
     response: impl Fn() -> Result<Result<Payload, Fault>, Fault>,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let response = response();
-            if responder.is_null() {
-                return Err(invalid("`responder` is NULL"));
+    guard::call!(error, || {
+        let response = response();
+        if responder.is_null() {
+            return Err(invalid("`responder` is NULL"));
+        }
+        let rdzv_rpc_responder(back) = *Box::from_raw(responder);
+        // A response that is not valid is reported to the caller as no response.
+        match (back, response?) {
+            (ResponseTarget::Caller(responder), Ok(payload)) => _ = responder.answer(payload),
+            (ResponseTarget::Caller(responder), Err(fault)) if fault.status == RDZV_RPC_MALFORMED => {
+                _ = responder.refuse_malformed(&fault.message);
             }
-            let rdzv_rpc_responder(back) = *Box::from_raw(responder);
-            // A response that is not valid is reported to the caller as no response.
-            match (back, response?) {
-                (ResponseTarget::Caller(responder), Ok(payload)) => _ = responder.answer(payload),
-                (ResponseTarget::Caller(responder), Err(fault)) if fault.status == RDZV_RPC_MALFORMED => {
-                    _ = responder.refuse_malformed(&fault.message);
-                }
-                (ResponseTarget::Caller(responder), Err(fault)) => _ = responder.fail(&fault.message),
-                (ResponseTarget::Completion(completion), Ok(payload)) => {
-                    completion.on_done(Ok(payload.bytes().to_vec()))
-                }
-                (ResponseTarget::Completion(completion), Err(fault)) => completion.on_done(Err(fault)),
+            (ResponseTarget::Caller(responder), Err(fault)) => _ = responder.fail(&fault.message),
+            (ResponseTarget::Completion(completion), Ok(payload)) => {
+                completion.on_done(Ok(payload.bytes().to_vec()))
             }
-            Ok(())
-        })
-    }
+            (ResponseTarget::Completion(completion), Err(fault)) => completion.on_done(Err(fault)),
+        }
+        Ok(())
+    })
 }
 
 /// Creates a responder that reports the outcome of a request to `done` once, on any thread: the response,
@@ -697,19 +613,14 @@ pub unsafe extern "C" fn rdzv_rpc_responder_new(
     out: *mut *mut rdzv_rpc_responder,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            // Before there is a responder: one that is dropped would call `done`.
-            let out = out_pointer(out, "out")?;
-            if done.is_none() {
-                return Err(invalid("`done` is NULL"));
-            }
-            let completion = Completion::new(listener(done, user_data), Wanted::new(CallKind::Responded));
-            out.put(Box::into_raw(Box::new(rdzv_rpc_responder::of(completion))));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        // Before there is a responder: one that is dropped would call `done`.
+        if done.is_none() {
+            return Err(invalid("`done` is NULL"));
+        }
+        let completion = Completion::new(listener(done, user_data), Wanted::new(CallKind::Responded));
+        Ok(boxed(rdzv_rpc_responder::of(completion)))
+    })
 }
 
 /// Responds with these bytes and frees the responder, whatever the status. Without `release` the bytes

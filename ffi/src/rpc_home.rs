@@ -1,9 +1,8 @@
 //! RPC state of a context.
 
-use crate::context::Home;
+use crate::prelude::*;
 use rendezvous_rpc::driver::group::RpcContext;
 use rendezvous_rpc::driver::loop_member::RpcHome;
-use std::sync::Arc;
 
 impl Home {
     /// Returns the RPC state of the context: its backends and the worker that this process is.

@@ -1,22 +1,14 @@
 //! Observers of an RPC group.
 
-use crate::argument::{out_pointer, reference, reference_mut};
-use crate::buffer::rdzv_buffer;
 use crate::cancel_token::{rdzv_cancel_token, token_or_none};
-use crate::context::ContextShared;
-use crate::fault::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
-use crate::rpc_fault::{observer_fault, observing_fault};
+use crate::prelude::*;
 use crate::rpc_workers::{rdzv_rpc_workers, workers};
-use crate::sized;
-use crate::status::{RDZV_CANCELLED, rdzv_status};
 use crate::store::{rdzv_store, span};
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::store::Timeouts;
 use rendezvous_rpc::device_map::GroupKind;
 use rendezvous_rpc::driver::group::{GroupObserver, ObserverOptions};
 use rendezvous_rpc::membership::observer::Observation;
-use std::sync::Arc;
 
 /// No change was observed.
 pub const RDZV_RPC_OBSERVATION_NONE: i32 = 0;
@@ -31,7 +23,7 @@ pub const RDZV_RPC_OBSERVATION_LEFT: i32 = 4;
 
 /// Observation of a change in a group.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_observation {
     /// Set to `sizeof(rdzv_rpc_observation)` before the call. The library sets it to the number of bytes
     /// it filled.
@@ -43,8 +35,7 @@ pub struct rdzv_rpc_observation {
     /// Reserved; 0.
     pub reserved: u32,
 }
-
-const OBSERVATION_FIRST_SIZE: usize = 16;
+growing!(rdzv_rpc_observation: 16);
 
 /// Observer of the workers of a group, PyTorch's or this library's, by its keys alone. It writes nothing,
 /// and the group does not know of it. Any thread may use it.
@@ -56,6 +47,7 @@ pub struct rdzv_rpc_observer {
     /// Cancels waiting calls from another thread.
     token: CancelToken,
 }
+guard::handle!(rdzv_rpc_observer, shared);
 
 /// Observes the group whose keys are those of `store`. The keys of a job's first group begin with
 /// `rpc_prefix_0`; use `rdzv_store_new_prefix`. The observer has its own connection and thread. It reads
@@ -71,20 +63,11 @@ pub unsafe extern "C" fn rdzv_rpc_observer_new(
     out: *mut *mut rdzv_rpc_observer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call(error, &mut || {
-            let store = reference(store, "store")?;
-            store.shared.refuse_sink()?;
-            let out = out_pointer(out, "out")?;
-            let observer = GroupObserver::start(&store.store, ObserverOptions::default());
-            let observer = observer.map_err(|error| observing_fault(&error))?;
-            let (poison, shared) = (Poison::default(), Arc::clone(&store.shared));
-            let token = token_or_none(token);
-            out.put(Box::into_raw(Box::new(rdzv_rpc_observer { poison, observer, shared, token })));
-            Ok(())
-        })
-    }
+    guard::on!(error, store, out, |store| {
+        let observer = GroupObserver::start(&store.store, ObserverOptions::default())?;
+        let (poison, shared) = (Poison::default(), Arc::clone(&store.shared));
+        Ok(boxed(rdzv_rpc_observer { poison, observer, shared, token: token_or_none(token) }))
+    })
 }
 
 /// Ends an observer and frees it. No other call on it may be in progress. NULL is ignored.
@@ -111,39 +94,26 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
     address: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call_on(observer.as_ref().map(|of| &of.poison), error, &mut || {
-            let of = reference(observer, "observer")?;
-            of.shared.refuse_sink()?;
-            let given = sized::given_size(observation, OBSERVATION_FIRST_SIZE, "observation")?;
-            let next = of.observer.next(span(timeout_ms, Timeouts::default().call)?, &of.token);
-            let next = next.map_err(|error| observer_fault(&error))?;
-            if next.is_none() && of.token.is_cancelled() {
-                return Err(
-                    Fault::new(RDZV_CANCELLED, "waiting for an observation was cancelled").during("observe")
-                );
+    guard::on!(error, observer, observation, |of| {
+        let next = of.observer.next(span(timeout_ms, Timeouts::default().call)?, &of.token)?;
+        if next.is_none() && of.token.is_cancelled() {
+            let message = "waiting for an observation was cancelled";
+            return Err(Fault::new(RDZV_CANCELLED, message).during("observe"));
+        }
+        let (kind, worker, index) = match &next {
+            None => (RDZV_RPC_OBSERVATION_NONE, None, ""),
+            Some(Observation::Begun(GroupKind::Static)) => (RDZV_RPC_OBSERVATION_STATIC, None, ""),
+            Some(Observation::Begun(GroupKind::Dynamic)) => (RDZV_RPC_OBSERVATION_DYNAMIC, None, ""),
+            Some(Observation::Joined(seen)) => {
+                (RDZV_RPC_OBSERVATION_JOINED, Some(&seen.worker), &*seen.address)
             }
-            let (kind, worker, index) = match &next {
-                None => (RDZV_RPC_OBSERVATION_NONE, None, ""),
-                Some(Observation::Begun(GroupKind::Static)) => (RDZV_RPC_OBSERVATION_STATIC, None, ""),
-                Some(Observation::Begun(GroupKind::Dynamic)) => (RDZV_RPC_OBSERVATION_DYNAMIC, None, ""),
-                Some(Observation::Joined(seen)) => {
-                    (RDZV_RPC_OBSERVATION_JOINED, Some(&seen.worker), &*seen.address)
-                }
-                Some(Observation::Left(worker)) => (RDZV_RPC_OBSERVATION_LEFT, Some(worker), ""),
-            };
-            let id = worker.map_or(-1, |worker| i32::from(worker.id));
-            sized::put(observation, given, &rdzv_rpc_observation { struct_size: 0, kind, id, reserved: 0 });
-            if let Ok(name) = reference_mut(name, "name") {
-                name.put(worker.map_or(&[][..], |worker| worker.name.as_bytes()));
-            }
-            if let Ok(address) = reference_mut(address, "address") {
-                address.put(index.as_bytes());
-            }
-            Ok(())
-        })
-    }
+            Some(Observation::Left(worker)) => (RDZV_RPC_OBSERVATION_LEFT, Some(worker), ""),
+        };
+        fill_unless_null(name, worker.map_or(&[], |worker| worker.name.as_bytes()));
+        fill_unless_null(address, index.as_bytes());
+        let id = worker.map_or(-1, |worker| worker.id.into());
+        Ok(rdzv_rpc_observation { kind, id, ..Default::default() })
+    })
 }
 
 /// Lists the workers of the group, as far as observed. On success the caller owns `*out` and frees it
@@ -154,13 +124,5 @@ pub unsafe extern "C" fn rdzv_rpc_observer_list(
     out: *mut *mut rdzv_rpc_workers,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(observer.as_ref().map(|of| &of.poison), error, &mut || {
-            let of = reference(observer, "observer")?;
-            let out = out_pointer(out, "out")?;
-            out.put(workers(of.observer.seen()));
-            Ok(())
-        })
-    }
+    guard::on!(error, observer, out, |of| Ok(workers(of.observer.seen())))
 }

@@ -1,13 +1,9 @@
 //! Options of a worker of an RPC group.
 
-use crate::argument::{c_text, c_texts, invalid, pairs, positive_ms, rdzv_pair};
 use crate::cancel_token::{rdzv_cancel_token, token_or_none};
-use crate::context::{ContextShared, struct_size};
-use crate::fault::Fault;
-use crate::rpc_fault::options_fault;
+use crate::prelude::*;
 use crate::rpc_handlers::Entry;
 use crate::rpc_workers::{CDeviceMaps, CTexts, rdzv_rpc_device_map};
-use crate::sized;
 use crate::store::rdzv_store;
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::rendezvous::NodeStore;
@@ -17,15 +13,11 @@ use rendezvous_rpc::driver::group::TcpOptions;
 use rendezvous_rpc::driver::group::registry::DEFAULT_BACKEND;
 use rendezvous_rpc::name::WorkerName;
 use rendezvous_rpc::options::RpcOptions;
-use std::ffi::c_char;
-use std::ptr::null;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// Options of a worker of an RPC group. With zeros and `struct_size` all options have their defaults.
 /// Strings are NUL-terminated UTF-8. The library copies what it needs.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_options {
     /// `sizeof(rdzv_rpc_options)`.
     pub struct_size: u32,
@@ -86,35 +78,7 @@ pub struct rdzv_rpc_options {
     /// Number of these options.
     pub extra_option_count: usize,
 }
-
-const OPTIONS_FIRST_SIZE: usize = 184;
-const NO_OPTIONS: rdzv_rpc_options = rdzv_rpc_options {
-    struct_size: 0,
-    worker_threads: 0,
-    backend: null(),
-    init_method: null(),
-    store: null(),
-    token: null(),
-    rpc_timeout_ms: 0,
-    membership_timeout_ms: 0,
-    variables: null(),
-    variable_count: 0,
-    listen_host: null(),
-    host: null(),
-    transports: null(),
-    transport_count: 0,
-    channels: null(),
-    channel_count: 0,
-    device_maps: null(),
-    device_map_count: 0,
-    devices: null(),
-    device_count: 0,
-    accelerator: null(),
-    accelerator_count: 0,
-    reserved: 0,
-    extra_options: null(),
-    extra_option_count: 0,
-};
+growing!(rdzv_rpc_options: 184);
 
 /// Copies of the options of a worker.
 pub(crate) struct WorkerOptions {
@@ -137,7 +101,7 @@ pub(crate) struct Given {
 }
 
 fn device(name: &str) -> Result<Device, Fault> {
-    name.parse().map_err(|error: DeviceError| invalid(error.to_string()))
+    name.parse().map_err(|error: DeviceError| invalid(error))
 }
 
 /// Returns a text that is not empty; NULL is `None`.
@@ -152,53 +116,40 @@ unsafe fn non_empty(text: *const c_char, name: &str) -> Result<Option<String>, F
 impl WorkerOptions {
     /// Copies the options; NULL has all defaults.
     pub(crate) unsafe fn new(options: *const rdzv_rpc_options) -> Result<Self, Fault> {
-        let mut given = NO_OPTIONS;
-        if !options.is_null() {
-            // SAFETY: the caller of the C function promises that the struct is readable.
-            unsafe {
-                let size = sized::given_size(options, OPTIONS_FIRST_SIZE, "options")?;
-                given = sized::get(options, size, NO_OPTIONS);
-            }
-        }
-        // SAFETY: the caller of the C function promises that what the struct points to is readable.
-        unsafe { Self::copied(&given) }
-    }
-
-    unsafe fn copied(given: &rdzv_rpc_options) -> Result<Self, Fault> {
-        let refused = |error| options_fault(&error);
         // SAFETY: pointers, lists and texts are readable, as the caller says; they are checked.
         unsafe {
+            let given = sized::get_or_default(options, "options")?;
             let mut options = RpcOptions::new(c_text(given.backend, "backend")?.unwrap_or(DEFAULT_BACKEND));
             if let Some(url) = c_text(given.init_method, "init_method")? {
-                options.set_init_method(url).map_err(refused)?;
+                options.set_init_method(url)?;
             }
             if given.rpc_timeout_ms != 0 {
                 options.set_rpc_timeout(positive_ms(given.rpc_timeout_ms, "rpc_timeout_ms")?);
             }
             if given.worker_threads != 0 {
-                options.set_worker_threads(given.worker_threads.into()).map_err(refused)?;
+                options.set_worker_threads(given.worker_threads.into())?;
             }
             if !given.transports.is_null() {
                 let names = c_texts(given.transports, given.transport_count, "transports")?;
-                options.set_transports(&names).map_err(refused)?;
+                options.set_transports(&names)?;
             }
             if !given.channels.is_null() {
                 let names = c_texts(given.channels, given.channel_count, "channels")?;
-                options.set_channels(&names).map_err(refused)?;
+                options.set_channels(&names)?;
             }
             let devices = c_texts(given.devices, given.device_count, "devices")?;
             let devices = devices.into_iter().map(device).collect::<Result<Vec<_>, _>>()?;
-            options.set_devices(&devices).map_err(refused)?;
+            options.set_devices(&devices)?;
             for map in items(given.device_maps, given.device_map_count, "device_maps")? {
                 let worker = c_text(map.worker, "device_maps.worker")?.unwrap_or_default();
-                let worker = WorkerName::new(worker).map_err(|error| invalid(error.to_string()))?;
+                let worker = WorkerName::new(worker).map_err(invalid)?;
                 let mut devices = Vec::new();
                 for pair in items(map.pairs, map.pair_count, "device_maps.pairs")? {
                     let from = c_text(pair.from, "device_maps.pairs.from")?.unwrap_or_default();
                     let to = c_text(pair.to, "device_maps.pairs.to")?.unwrap_or_default();
                     devices.push((device(from)?, device(to)?));
                 }
-                options.set_device_map(&worker, devices).map_err(refused)?;
+                options.set_device_map(&worker, devices)?;
             }
             let mut tcp = TcpOptions {
                 host: non_empty(given.host, "host")?,
@@ -237,16 +188,6 @@ impl WorkerOptions {
     }
 }
 
-/// Returns the items of an array of structs.
-unsafe fn items<'a, T>(items: *const T, count: usize, name: &str) -> Result<&'a [T], Fault> {
-    match (count, items.is_null()) {
-        (0, _) => Ok(&[]),
-        (_, true) => Err(invalid(format!("`{name}` is NULL, but its count is {count}"))),
-        // SAFETY: the caller of the C function promises `count` readable items.
-        (count, false) => Ok(unsafe { std::slice::from_raw_parts(items, count) }),
-    }
-}
-
 /// Options for a backend in user code, with what they point to.
 pub(crate) struct OptionsView {
     pub(crate) options: rdzv_rpc_options,
@@ -259,7 +200,6 @@ pub(crate) struct OptionsView {
 impl OptionsView {
     /// Fills each option, also those that the program did not set.
     pub(crate) fn new(options: &RpcOptions, given: &Given) -> Self {
-        let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         let mut texts = CTexts::default();
         let mut list = |names: Option<&[Box<str>]>| {
             let list = texts.list(names.unwrap_or_default().iter());
@@ -296,7 +236,7 @@ impl OptionsView {
             accelerator_count: given.tcp.device_count,
             extra_options: extra_options.as_ptr(),
             extra_option_count: extra_options.len(),
-            ..NO_OPTIONS
+            ..Default::default()
         };
         Self {
             options: view,

@@ -1,10 +1,7 @@
 //! Payloads that the library borrows from the program.
 
-use crate::argument::bytes;
-use crate::fault::Fault;
+use crate::prelude::*;
 use rendezvous_rpc::driver::calls::Payload;
-use std::ffi::c_void;
-use std::sync::Arc;
 
 /// Bytes of the program that the library reads in place and releases when it no longer needs them.
 struct Borrowed {

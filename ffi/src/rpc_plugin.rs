@@ -1,18 +1,13 @@
 //! Backends of RPC groups, including those in user code.
 
-use crate::argument::{invalid, rdzv_bytes, reference, text};
-use crate::context::{rdzv_context, struct_size};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
+use crate::prelude::*;
 use crate::reply::{self, rdzv_reply};
 use crate::rpc_call_spec::rdzv_rpc_call_spec;
 use crate::rpc_end::how_of;
-use crate::rpc_fault::{backend_fault, foreign_error};
+use crate::rpc_fault::foreign_error;
 use crate::rpc_handlers::{Completion, Outcome, rdzv_rpc_handlers, rdzv_rpc_responder};
 use crate::rpc_options::{Given, OptionsView, rdzv_rpc_options};
 use crate::rpc_reentry::{Inside, enter, is_inside};
-use crate::sized;
-use crate::status::*;
 use crate::store::{handle, rdzv_store};
 use rendezvous_rpc::connection::CallKind;
 use rendezvous_rpc::driver::calls::handling::Wanted;
@@ -23,13 +18,7 @@ use rendezvous_rpc::driver::group::{
 use rendezvous_rpc::membership::error::MembershipError;
 use rendezvous_rpc::name::{WorkerInfo, WorkerName};
 use rendezvous_rpc::options::RpcOptions;
-use std::ffi::c_void;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
-type Destroy = unsafe extern "C" fn(user_data: *mut c_void);
 
 /// Request to create a worker. All its content is valid only during the call.
 #[repr(C)]
@@ -61,7 +50,7 @@ pub struct rdzv_rpc_worker_request {
 /// an event loop is created, and shut down, on a library thread). They may block and must not throw. Each
 /// returns `RDZV_OK`, or any other status of this header as the reason for failure.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_backend_vtable {
     /// `sizeof(rdzv_rpc_backend_vtable)`.
     pub struct_size: u32,
@@ -83,13 +72,14 @@ pub struct rdzv_rpc_backend_vtable {
     /// `user_data` may own some. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
+growing!(rdzv_rpc_backend_vtable: 32);
 
 /// Worker in user code. Its functions are called on the threads that use the worker, several at a time;
 /// they must not throw. Each returns `RDZV_OK`, or any other status of this header as the reason for
 /// failure. They must not call, list or shut down their own worker, which returns `RDZV_REENTRANT`.
 /// Handlers and callbacks that they run may do so.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_agent_vtable {
     /// `sizeof(rdzv_rpc_agent_vtable)`.
     pub struct_size: u32,
@@ -122,57 +112,12 @@ pub struct rdzv_rpc_agent_vtable {
     /// Called once, when the worker has been freed and none of its functions is in progress. May be NULL.
     pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
-
-const BACKEND_FIRST_SIZE: usize = 32;
-const AGENT_FIRST_SIZE: usize = 48;
-const NO_BACKEND: rdzv_rpc_backend_vtable = rdzv_rpc_backend_vtable {
-    struct_size: 0,
-    reserved: 0,
-    user_data: null_mut(),
-    new_worker: None,
-    destroy: None,
-};
-const NO_AGENT: rdzv_rpc_agent_vtable = rdzv_rpc_agent_vtable {
-    struct_size: 0,
-    reserved: 0,
-    user_data: null_mut(),
-    call: None,
-    list_workers: None,
-    shutdown: None,
-    destroy: None,
-};
-
-/// State that user code owns, and the function that destroys it once the library owns it.
-#[derive(Debug)]
-struct Owned {
-    user_data: *mut c_void,
-    destroy: OnceLock<Destroy>,
-}
-
-// SAFETY: the header says that any thread may call the functions, several at a time.
-unsafe impl Send for Owned {}
-// SAFETY: as above.
-unsafe impl Sync for Owned {}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.destroy.get() {
-            // SAFETY: the vtable was supplied for this, and no function of it is in progress.
-            unsafe { destroy(self.user_data) };
-        }
-    }
-}
+growing!(rdzv_rpc_agent_vtable: 48);
 
 struct BackendCode {
-    owned: Owned,
-    vtable: rdzv_rpc_backend_vtable,
+    vtable: UserCode<rdzv_rpc_backend_vtable>,
     name: String,
 }
-
-// SAFETY: only the functions of the vtable are used, on any thread, as the header says.
-unsafe impl Send for BackendCode {}
-// SAFETY: as above.
-unsafe impl Sync for BackendCode {}
 
 /// Returns what user code replied, or the status and the message with which it failed.
 fn checked(
@@ -210,46 +155,33 @@ impl RpcBackend for BackendCode {
             id: worker.id.into(),
             world_size: world_size.map_or(-1, i32::from),
             reserved: 0,
-            name: rdzv_bytes { data: worker.name.as_ptr(), len: worker.name.len() },
+            name: rdzv_bytes::of(&*worker.name),
             store,
             options: &raw const view.options,
             handlers: &raw const handlers,
         };
         let mut reply = rdzv_reply::default();
         // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
-        let status = unsafe { new_worker(self.owned.user_data, &raw const worker_request, &raw mut reply) };
+        let status = unsafe { new_worker(self.vtable.user_data, &raw const worker_request, &raw mut reply) };
         // SAFETY: the handle was created above and is no longer borrowed.
         unsafe { guard::free(store) };
         let mut reply = checked(&self.name, status, reply)
             .map_err(|(status, message)| RpcInitError::Foreign { status, message })?;
-        let NewAgent { owned, vtable } = reply.take_created().ok_or_else(missing)?;
+        let vtable = reply.take_created().ok_or_else(missing)?;
         let backend = self.name.clone();
-        Ok(Arc::new(AgentCode { owned, vtable, backend, me: worker, rpc_timeout, has_ended }))
+        Ok(Arc::new(AgentCode { vtable, backend, me: worker, rpc_timeout, has_ended }))
     }
-}
-
-/// Worker that a backend has just created.
-#[derive(Debug)]
-struct NewAgent {
-    owned: Owned,
-    vtable: rdzv_rpc_agent_vtable,
 }
 
 /// Worker in user code.
 #[derive(Debug)]
 struct AgentCode {
-    owned: Owned,
-    vtable: rdzv_rpc_agent_vtable,
+    vtable: UserCode<rdzv_rpc_agent_vtable>,
     backend: String,
     me: WorkerInfo,
     rpc_timeout: Option<Duration>,
     has_ended: Arc<AtomicBool>,
 }
-
-// SAFETY: only the functions of the vtable are used, on any thread, as the header says.
-unsafe impl Send for AgentCode {}
-// SAFETY: as above.
-unsafe impl Sync for AgentCode {}
 
 impl AgentCode {
     /// Enters this worker's own code; `None` within that code, which would recurse without end.
@@ -278,7 +210,6 @@ impl AgentCode {
             return Err(foreign_error(&called, &fault));
         }
         let inside = self.enter().ok_or_else(|| foreign_error(&called, &self.recursion()))?;
-        let millis = |timeout: Duration| i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
         let (name, id) = match spec.callee {
             Callee::Name(name) => (Some(name), -1),
             Callee::Id(id) => (None, i32::from(id)),
@@ -303,10 +234,10 @@ impl AgentCode {
                 completion(outcome.map_err(|fault| foreign_error(&called, &fault)));
             };
             let completion = Completion::new(Box::new(on_done), wanted);
-            Box::into_raw(Box::new(rdzv_rpc_responder::of(completion)))
+            boxed(rdzv_rpc_responder::of(completion))
         });
         // SAFETY: the vtable was supplied for this call; what is passed lives until the function returns.
-        let status = unsafe { call(self.owned.user_data, &raw const borrowed, responder) };
+        let status = unsafe { call(self.vtable.user_data, &raw const borrowed, responder) };
         drop(inside);
         if status == RDZV_OK {
             return Ok(());
@@ -335,7 +266,7 @@ impl RpcWorker for AgentCode {
         };
         let inside = self.enter().ok_or_else(refused)?;
         // SAFETY: the vtable was supplied for this call.
-        let status = unsafe { list_workers(self.owned.user_data, &raw mut reply) };
+        let status = unsafe { list_workers(self.vtable.user_data, &raw mut reply) };
         drop(inside);
         let reply = checked(&self.backend, status, reply);
         let mut workers =
@@ -349,7 +280,7 @@ impl RpcWorker for AgentCode {
         let mut reply = rdzv_reply::default();
         let inside = self.enter().ok_or(MembershipError::Reentrant)?;
         // SAFETY: the vtable was supplied for this call.
-        let status = unsafe { shutdown(self.owned.user_data, how_of(how), &raw mut reply) };
+        let status = unsafe { shutdown(self.vtable.user_data, how_of(how), &raw mut reply) };
         self.has_ended.store(true, Ordering::Release);
         drop(inside);
         let reply = checked(&self.backend, status, reply);
@@ -380,27 +311,18 @@ pub unsafe extern "C" fn rdzv_context_register_rpc_backend(
     vtable: *const rdzv_rpc_backend_vtable,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let home = &reference(context, "context")?.home;
-            home.refuse_sink()?;
-            let name = text(backend, backend_len, "backend")?;
-            let given = sized::given_size(vtable, BACKEND_FIRST_SIZE, "vtable")?;
-            let vtable = sized::get(vtable, given, NO_BACKEND);
-            if vtable.new_worker.is_none() {
-                return Err(invalid("`vtable.new_worker` is NULL"));
-            }
-            let owned = Owned { user_data: vtable.user_data, destroy: OnceLock::new() };
-            let code = Arc::new(BackendCode { owned, vtable, name: name.into() });
-            let registered = home.rpc().register(name, Arc::clone(&code) as Arc<dyn RpcBackend>);
-            registered.map_err(|error| backend_fault(&error))?;
-            if let Some(destroy) = vtable.destroy {
-                code.owned.destroy.set(destroy).ok();
-            }
-            Ok(())
-        })
-    }
+    guard::on!(error, context, |context| {
+        let name = text(backend, backend_len, "backend")?;
+        let vtable = sized::get(vtable, "vtable")?;
+        if vtable.new_worker.is_none() {
+            return Err(invalid("`vtable.new_worker` is NULL"));
+        }
+        let code = UserCode::new(vtable, vtable.user_data);
+        let code = Arc::new(BackendCode { vtable: code, name: name.into() });
+        context.home.rpc().register(name, Arc::clone(&code) as Arc<dyn RpcBackend>)?;
+        code.vtable.adopt(vtable.destroy);
+        Ok(())
+    })
 }
 
 /// Adds one worker of the group to the reply.
@@ -415,7 +337,7 @@ pub unsafe extern "C" fn rdzv_reply_add_worker(
     unsafe {
         reply::fill(reply, |reply| {
             let name = WorkerName::new(text(name, name_len, "name")?);
-            let name = name.map_err(|error| invalid(error.to_string()))?;
+            let name = name.map_err(invalid)?;
             reply.workers.push(WorkerInfo { name, id });
             Ok(())
         });
@@ -434,8 +356,7 @@ pub unsafe extern "C" fn rdzv_reply_set_rpc_agent(
     // SAFETY: NULL or valid, as the header requires.
     unsafe {
         reply::fill(reply, |reply| {
-            let given = sized::given_size(vtable, AGENT_FIRST_SIZE, "vtable")?;
-            let vtable = sized::get(vtable, given, NO_AGENT);
+            let vtable = sized::get(vtable, "vtable")?;
             let is_missing = [
                 (vtable.call.is_none(), "call"),
                 (vtable.list_workers.is_none(), "list_workers"),
@@ -444,12 +365,7 @@ pub unsafe extern "C" fn rdzv_reply_set_rpc_agent(
             if let Some((_, missing)) = is_missing.iter().find(|(is_missing, _)| *is_missing) {
                 return Err(invalid(format!("`vtable.{missing}` is NULL")));
             }
-            let destroy = OnceLock::new();
-            if let Some(given) = vtable.destroy {
-                destroy.set(given).ok();
-            }
-            let owned = Owned { user_data: vtable.user_data, destroy };
-            reply.put_created(NewAgent { owned, vtable });
+            reply.put_created(UserCode::owned(vtable, vtable.user_data, vtable.destroy));
             Ok(())
         });
     }

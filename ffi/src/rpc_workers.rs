@@ -1,13 +1,10 @@
 //! Lists of workers of an RPC group, and their devices.
 
-use crate::argument::rdzv_bytes;
-use crate::context::struct_size;
-use crate::guard;
+use crate::prelude::*;
 use rendezvous_rpc::device::Device;
 use rendezvous_rpc::device_map::DeviceMaps;
 use rendezvous_rpc::membership::change::WorkerLocation;
 use rendezvous_rpc::name::WorkerInfo;
-use std::ffi::{CString, c_char};
 use std::fmt::Display;
 
 /// Worker of a group.
@@ -28,7 +25,7 @@ pub struct rdzv_rpc_worker_info {
 /// List of workers. The library fills it and owns what it points to until `rdzv_rpc_workers_free`. Any
 /// thread may read it.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_workers {
     /// Size of this struct in the library, in bytes.
     pub struct_size: u32,
@@ -48,14 +45,10 @@ struct WithContent<T, C> {
     _content: C,
 }
 
-fn bytes_of(text: &str) -> rdzv_bytes {
-    rdzv_bytes { data: text.as_ptr(), len: text.len() }
-}
-
 /// Creates a list of workers for C.
 pub(crate) fn workers(located: Vec<WorkerLocation>) -> *mut rdzv_rpc_workers {
     let info = |of: &WorkerLocation| {
-        let (name, address) = (bytes_of(&of.worker.name), bytes_of(&of.address));
+        let (name, address) = (rdzv_bytes::of(&*of.worker.name), rdzv_bytes::of(&*of.address));
         rdzv_rpc_worker_info { name, address, id: of.worker.id.into(), reserved: 0 }
     };
     let infos: Box<[_]> = located.iter().map(info).collect();
@@ -65,7 +58,7 @@ pub(crate) fn workers(located: Vec<WorkerLocation>) -> *mut rdzv_rpc_workers {
         workers: infos.as_ptr(),
         count: infos.len(),
     };
-    Box::into_raw(Box::new(WithContent { view, _content: (infos, located) })).cast()
+    boxed(WithContent { view, _content: (infos, located) }).cast()
 }
 
 /// Creates a list of workers whose addresses are not known.
@@ -107,7 +100,7 @@ pub struct rdzv_rpc_device_map {
 
 /// Devices of a worker. The library fills it and owns what it points to until `rdzv_rpc_devices_free`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_devices {
     /// Size of this struct in the library, in bytes.
     pub struct_size: u32,
@@ -183,7 +176,7 @@ pub(crate) fn devices(devices: &[Device], reverse_maps: &DeviceMaps) -> *mut rdz
         reverse_map_count: maps.maps.len(),
     };
     let content: DeviceContent = (names, maps, texts);
-    Box::into_raw(Box::new(WithContent { view, _content: content })).cast()
+    boxed(WithContent { view, _content: content }).cast()
 }
 
 /// Frees the devices of a worker. NULL is ignored.

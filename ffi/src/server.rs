@@ -1,19 +1,10 @@
 //! Store servers inside the calling process.
 
-use crate::argument::{out_pointer, reference};
-use crate::context::{ContextShared, RDZV_LOG_DEBUG, RDZV_LOG_INFO, RDZV_LOG_WARN, rdzv_context, shared};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
+use crate::context::{RDZV_LOG_DEBUG, RDZV_LOG_INFO, RDZV_LOG_WARN};
+use crate::prelude::*;
 use crate::server_options::{rdzv_server_options, server_options};
-use crate::sized;
-use crate::status::{
-    RDZV_ADDRESS_IN_USE, RDZV_CLOSED, RDZV_EXHAUSTED, RDZV_INVALID_ARGUMENT, RDZV_IO, RDZV_PANIC,
-    RDZV_TIMED_OUT, RDZV_UNREACHABLE, RDZV_UNRESOLVED, rdzv_status,
-};
 use rendezvous_core::driver::server::{Server, ServerFailure, ServerOptions, StartError, StartErrorKind};
 use rendezvous_core::node::server::{Event, Severity};
-use std::ffi::{CString, c_char};
-use std::sync::Arc;
 
 /// Store server on a thread of its own. Any thread may use it. Freeing it stops it.
 #[derive(Debug)]
@@ -23,10 +14,11 @@ pub struct rdzv_server {
     address: CString,
     shared: Arc<ContextShared>,
 }
+guard::handle!(rdzv_server, shared);
 
 /// Counters and sizes of a server.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_server_stats {
     /// Set to `sizeof(rdzv_server_stats)` before the call. The library sets it to the number of bytes it
     /// filled.
@@ -51,9 +43,9 @@ pub struct rdzv_server_stats {
     /// Number of pending waits and barriers.
     pub waiting: u64,
 }
+growing!(rdzv_server_stats: 72);
 
-/// Size of `rdzv_server_stats` in the first published header, in bytes.
-const STATS_FIRST_SIZE: usize = 72;
+faults! { StartError => start_fault, }
 
 pub(crate) fn start_fault(error: &StartError) -> Fault {
     let status = match error.kind {
@@ -78,7 +70,7 @@ fn server_fault(failure: &ServerFailure, operation: &str) -> Fault {
         ServerFailure::Unresponsive => (RDZV_TIMED_OUT, 0),
     };
     let fault = Fault::new(status, format!("{operation}: {failure}")).during(operation);
-    fault.with(|details| details.os_error = os_error)
+    fault.with_os_error(os_error)
 }
 
 /// Binds a socket and starts a server; when it returns `RDZV_OK`, clients can connect. `context` may be
@@ -95,15 +87,10 @@ pub unsafe extern "C" fn rdzv_server_new(
     out: *mut *mut rdzv_server,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let shared = shared(context)?;
-            out.put(start(shared, server_options(options)?)?);
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let shared = shared(context)?;
+        start(shared, server_options(options)?)
+    })
 }
 
 pub(crate) fn start(
@@ -112,11 +99,11 @@ pub(crate) fn start(
 ) -> Result<*mut rdzv_server, Fault> {
     let log_target = Arc::clone(&shared);
     options.observer = Box::new(move |event| log(&log_target, event));
-    let server = Server::start(options).map_err(|error| start_fault(&error))?;
+    let server = Server::start(options)?;
     let local = server.local_addr();
     shared.log(RDZV_LOG_INFO, c"server", || format!("listening on {local}"));
-    let address = CString::new(local.to_string()).unwrap_or_default();
-    Ok(Box::into_raw(Box::new(rdzv_server { poison: Poison::default(), server, address, shared })))
+    let address = c_string(local.to_string());
+    Ok(boxed(rdzv_server { poison: Poison::default(), server, address, shared }))
 }
 
 /// True if the next reactor thread that has an event to log panics.
@@ -162,29 +149,20 @@ pub unsafe extern "C" fn rdzv_server_get_stats(
     stats: *mut rdzv_server_stats,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(server.as_ref().map(|server| &server.poison), error, &mut || {
-            let server = reference(server, "server")?;
-            server.shared.refuse_sink()?;
-            let given = sized::given_size(stats, STATS_FIRST_SIZE, "stats")?;
-            let now = server.server.stats().map_err(|failure| server_fault(&failure, "stats"))?;
-            let now = rdzv_server_stats {
-                struct_size: 0,
-                reserved: 0,
-                connections: now.connections as u64,
-                accepted: now.accepted,
-                expelled: now.expelled,
-                requests: now.requests,
-                keys: now.keys as u64,
-                stored_bytes: now.stored_bytes,
-                buffered_bytes: now.buffered_bytes,
-                waiting: now.waiting as u64,
-            };
-            sized::put(stats, given, &now);
-            Ok(())
+    guard::on!(error, server, stats, |server| {
+        let now = server.server.stats().map_err(|failure| server_fault(&failure, "stats"))?;
+        Ok(rdzv_server_stats {
+            connections: now.connections as u64,
+            accepted: now.accepted,
+            expelled: now.expelled,
+            requests: now.requests,
+            keys: now.keys as u64,
+            stored_bytes: now.stored_bytes,
+            buffered_bytes: now.buffered_bytes,
+            waiting: now.waiting as u64,
+            ..Default::default()
         })
-    }
+    })
 }
 
 /// Closes all connections and the listener, and waits until the server's thread has ended. Calls of clients
@@ -196,16 +174,11 @@ pub unsafe extern "C" fn rdzv_server_stop(
     server: *const rdzv_server,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(server.as_ref().map(|server| &server.poison), error, &mut || {
-            let server = reference(server, "server")?;
-            server.shared.refuse_sink()?;
-            server.server.stop().map_err(|failure| server_fault(&failure, "stop"))?;
-            server.shared.log(RDZV_LOG_INFO, c"server", || format!("{} stopped", server.server.local_addr()));
-            Ok(())
-        })
-    }
+    guard::on!(error, server, |server| {
+        server.server.stop().map_err(|failure| server_fault(&failure, "stop"))?;
+        server.shared.log(RDZV_LOG_INFO, c"server", || format!("{} stopped", server.server.local_addr()));
+        Ok(())
+    })
 }
 
 /// Stops and frees a server. NULL is ignored.

@@ -1,14 +1,9 @@
 //! Options of a server.
 
-use crate::argument::{c_text, default_ms, invalid, positive_ms};
-use crate::fault::Fault;
-use crate::sized;
+use crate::prelude::*;
 use rendezvous_core::driver::server::{Family, Listen, ServerOptions};
 use rendezvous_core::driver::socket::KeepAlive;
-use std::ffi::c_char;
 use std::os::fd::BorrowedFd;
-use std::ptr::null;
-use std::time::Duration;
 
 /// `rdzv_server_options.family`: accept only peers of the address's own family. The default.
 pub const RDZV_FAMILY_AS_GIVEN: i32 = 0;
@@ -18,7 +13,7 @@ pub const RDZV_FAMILY_DUAL_STACK: i32 = 1;
 /// TCP keep-alive, by which a server or client detects an unresponsive host. In each field 0 is the
 /// default. The two times of probes are rounded up to whole seconds.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_keep_alive {
     /// Idle time before the first probe, in milliseconds; at most 32,767 s. Default 2,000.
     pub idle_ms: i64,
@@ -35,7 +30,7 @@ pub struct rdzv_keep_alive {
 /// Options of a server. Zero them and set `struct_size`: then each field has its default, which is 0 or
 /// NULL in the struct. Set what differs. They, and what they point to, are copied by each call.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_server_options {
     /// Must be `sizeof(rdzv_server_options)`.
     pub struct_size: u32,
@@ -65,34 +60,13 @@ pub struct rdzv_server_options {
     /// Detection of unresponsive clients.
     pub keep_alive: rdzv_keep_alive,
 }
-
-/// Size of `rdzv_server_options` in the first published header, in bytes.
-const FIRST_SIZE: usize = 80;
-
-pub(crate) const KEEP_ALIVE_DEFAULTS: rdzv_keep_alive =
-    rdzv_keep_alive { idle_ms: 0, interval_ms: 0, probes: 0, unacknowledged_max_ms: 0 };
-const DEFAULTS: rdzv_server_options = rdzv_server_options {
-    struct_size: 0,
-    family: RDZV_FAMILY_AS_GIVEN,
-    host: null(),
-    port: 0,
-    reserved: 0,
-    listen_fd: 0,
-    connections_max: 0,
-    stored_bytes_max: 0,
-    handshake_timeout_ms: 0,
-    frame_timeout_ms: 0,
-    keep_alive: KEEP_ALIVE_DEFAULTS,
-};
+growing!(rdzv_server_options: 80);
 
 /// Reads the options of a server; NULL stands for the defaults.
 pub(crate) unsafe fn server_options(options: *const rdzv_server_options) -> Result<ServerOptions, Fault> {
     let mut read = ServerOptions::on("127.0.0.1", 0);
-    if options.is_null() {
-        return Ok(read);
-    }
     // SAFETY: the caller of the C function promises that a non-NULL struct has `struct_size` bytes.
-    let given = unsafe { sized::get(options, sized::given_size(options, FIRST_SIZE, "options")?, DEFAULTS) };
+    let given = unsafe { sized::get_or_default(options, "options")? };
     // SAFETY: NULL or NUL-terminated, as the header requires.
     let host = unsafe { c_text(given.host, "options.host")? };
     let family = match given.family {
@@ -112,12 +86,9 @@ pub(crate) unsafe fn server_options(options: *const rdzv_server_options) -> Resu
     if given.stored_bytes_max != 0 {
         read.limits.engine.stored_bytes_max = given.stored_bytes_max;
     }
-    default_ms(
-        &mut read.limits.handshake_timeout,
-        given.handshake_timeout_ms,
-        "options.handshake_timeout_ms",
-    )?;
-    default_ms(&mut read.limits.frame_timeout, given.frame_timeout_ms, "options.frame_timeout_ms")?;
+    let limits = &mut read.limits;
+    default_ms(&mut limits.handshake_timeout, given.handshake_timeout_ms, "options.handshake_timeout_ms")?;
+    default_ms(&mut limits.frame_timeout, given.frame_timeout_ms, "options.frame_timeout_ms")?;
     read.keep_alive = Some(keep_alive(given.keep_alive)?);
     Ok(read)
 }
@@ -130,8 +101,7 @@ fn adopted(fd: i32) -> Result<Listen, Fault> {
     // SAFETY: duplicating a number that is not a descriptor fails with an error and has no other effect.
     let duplicate = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
     duplicate.map(Listen::Adopted).map_err(|cause| {
-        invalid(format!("descriptor {fd} cannot be adopted: {cause}"))
-            .with(|details| details.os_error = cause.raw_os_error().unwrap_or(0))
+        Fault::os(RDZV_INVALID_ARGUMENT, format!("descriptor {fd} cannot be adopted: {cause}"), &cause)
     })
 }
 

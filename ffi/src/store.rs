@@ -1,21 +1,11 @@
 //! Clients of a store.
 
-use crate::argument::{
-    bytes, invalid, list, out_pointer, participants, rdzv_bytes, reference, reference_mut,
-};
-use crate::buffer::rdzv_buffer;
-use crate::context::{ContextShared, rdzv_context, shared};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
-use crate::status::*;
+use crate::prelude::*;
 use crate::store_options::{rdzv_store_options, store_options};
 use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::error::{Cause, ErrorKind};
-use std::ffi::{CString, c_char};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// Handle of a store: on a server (this library's or PyTorch's), in a file, in this process, or in user
 /// code, each of them optionally under a prefix. Any thread may use it, and a wait in one thread never
@@ -30,6 +20,16 @@ pub struct rdzv_store {
     pub(crate) store: Arc<NodeStore>,
     peer: CString,
     pub(crate) shared: Arc<ContextShared>,
+}
+guard::handle!(rdzv_store, shared);
+faults! { CallError => call_fault, }
+
+impl rdzv_store {
+    /// Creates a handle of another view of the same store.
+    pub(crate) fn sibling(&self, store: Store) -> *mut Self {
+        let store = NodeStore::new(store, self.store.server().cloned());
+        node_handle(Arc::new(store), Arc::clone(&self.shared))
+    }
 }
 
 /// Returns the status of a kind of failure.
@@ -94,7 +94,7 @@ pub(crate) fn call_fault(error: &CallError) -> Fault {
     let status = status_of(error.kind());
     Fault::new(status, error.to_string()).during(error.operation().name()).with(|details| {
         (details.peer, details.phase) = (error.peer().into(), error.phase().name().into());
-        details.elapsed_ms = i64::try_from(error.elapsed().as_millis()).unwrap_or(i64::MAX);
+        details.elapsed_ms = millis(error.elapsed());
         details.os_error = if let Cause::Os(number) = error.cause() { number } else { 0 };
     })
 }
@@ -133,25 +133,8 @@ pub(crate) fn of_keys(fault: Fault, keys: &[&[u8]]) -> Fault {
 
 /// Converts the result of an operation on these keys.
 #[inline(never)]
-fn done(result: Result<(), CallError>, keys: &[&[u8]]) -> Result<(), Fault> {
+fn done<T>(result: Result<T, CallError>, keys: &[&[u8]]) -> Result<T, Fault> {
     result.map_err(|error| of_keys(call_fault(&error), keys))
-}
-
-/// Runs an operation on a store.
-unsafe fn operate(
-    store: *const rdzv_store,
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-    body: &mut dyn FnMut(&Store, Timeout) -> Result<(), Fault>,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
-            let store = reference(store, "store")?;
-            store.shared.refuse_sink()?;
-            body(&store.store, timeout(timeout_ms)?)
-        })
-    }
 }
 
 pub(crate) fn handle(store: Store, shared: Arc<ContextShared>) -> *mut rdzv_store {
@@ -160,8 +143,8 @@ pub(crate) fn handle(store: Store, shared: Arc<ContextShared>) -> *mut rdzv_stor
 
 /// Creates a handle of a store whose server may live as long as the handle.
 pub(crate) fn node_handle(store: Arc<NodeStore>, shared: Arc<ContextShared>) -> *mut rdzv_store {
-    let peer = CString::new(store.peer().replace('\0', "\\0")).unwrap_or_default();
-    Box::into_raw(Box::new(rdzv_store { poison: Poison::default(), store, peer, shared }))
+    let peer = c_string(store.peer());
+    boxed(rdzv_store { poison: Poison::default(), store, peer, shared })
 }
 
 /// Connects to the store that `options` names and retries until its connect timeout has passed. `context`
@@ -178,17 +161,11 @@ pub unsafe extern "C" fn rdzv_store_new(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let shared = shared(context)?;
-            let (host, port, options) = store_options(options)?;
-            let store = Store::connect(host, port, options);
-            out.put(handle(store.map_err(|error| call_fault(&error))?, shared));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let shared = shared(context)?;
+        let (host, port, options) = store_options(options)?;
+        Ok(handle(Store::connect(host, port, options)?, shared))
+    })
 }
 
 /// Creates a second, independent handle of the same store with the same prefix. For a server it has a
@@ -201,18 +178,7 @@ pub unsafe extern "C" fn rdzv_store_clone(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
-            let store = reference(store, "store")?;
-            store.shared.refuse_sink()?;
-            let out = out_pointer(out, "out")?;
-            let twin = store.store.duplicate().map_err(|error| call_fault(&error))?;
-            let twin = NodeStore::new(twin, store.store.server().cloned());
-            out.put(node_handle(Arc::new(twin), Arc::clone(&store.shared)));
-            Ok(())
-        })
-    }
+    guard::on!(error, store, out, |store| Ok(store.sibling(store.store.duplicate()?)))
 }
 
 /// Closes and frees a store handle. No other call on it may be in progress: cancel such calls and wait
@@ -259,14 +225,11 @@ pub unsafe extern "C" fn rdzv_store_set(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let key = bytes(key, key_len, "key")?;
-            let value = bytes(value, value_len, "value")?;
-            done(store.set(key, value, timeout), &[key])
-        })
-    }
+    guard::on!(error, store, |store| {
+        let key = bytes(key, key_len, "key")?;
+        let value = bytes(value, value_len, "value")?;
+        done(store.store.set(key, value, timeout(timeout_ms)?), &[key])
+    })
 }
 
 /// Waits for a key and reads its value into `value`, replacing its content. Takes one round trip if the
@@ -282,14 +245,11 @@ pub unsafe extern "C" fn rdzv_store_get(
     value: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let key = bytes(key, key_len, "key")?;
-            let value = reference_mut(value, "value")?;
-            done(value.fill(|value| store.get(key, value, timeout)), &[key])
-        })
-    }
+    guard::on!(error, store, |store| {
+        let key = bytes(key, key_len, "key")?;
+        let (value, timeout) = (reference_mut(value, "value")?, timeout(timeout_ms)?);
+        done(value.fill(|value| store.store.get(key, value, timeout)), &[key])
+    })
 }
 
 /// Adds `delta` to the decimal number under a key (0 if missing), wrapping at 64 bits. The sum goes to
@@ -306,14 +266,10 @@ pub unsafe extern "C" fn rdzv_store_add(
     sum: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let key = bytes(key, key_len, "key")?;
-            let sum = out_pointer(sum, "sum")?;
-            done(store.add(key, delta, timeout).map(|total| sum.put(total)), &[key])
-        })
-    }
+    guard::on!(error, store, sum, |store| {
+        let key = bytes(key, key_len, "key")?;
+        done(store.store.add(key, delta, timeout(timeout_ms)?), &[key])
+    })
 }
 
 /// Stores `desired` if the value is `expected`, or if there is none and `expected` is empty. The value
@@ -332,16 +288,13 @@ pub unsafe extern "C" fn rdzv_store_compare_set(
     value: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let key = bytes(key, key_len, "key")?;
-            let expected = bytes(expected, expected_len, "expected")?;
-            let desired = bytes(desired, desired_len, "desired")?;
-            let value = reference_mut(value, "value")?;
-            done(value.fill(|value| store.compare_set(key, expected, desired, value, timeout)), &[key])
-        })
-    }
+    guard::on!(error, store, |store| {
+        let key = bytes(key, key_len, "key")?;
+        let expected = bytes(expected, expected_len, "expected")?;
+        let desired = bytes(desired, desired_len, "desired")?;
+        let (value, timeout) = (reference_mut(value, "value")?, timeout(timeout_ms)?);
+        done(value.fill(|value| store.store.compare_set(key, expected, desired, value, timeout)), &[key])
+    })
 }
 
 /// Waits until every key has existed, at least once. At most 131,072 keys.
@@ -355,13 +308,10 @@ pub unsafe extern "C" fn rdzv_store_wait(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let keys = list(keys, key_count, "keys")?;
-            done(store.wait(&keys, timeout), &keys)
-        })
-    }
+    guard::on!(error, store, |store| {
+        let keys = list(keys, key_count, "keys")?;
+        done(store.store.wait(&keys, timeout(timeout_ms)?), &keys)
+    })
 }
 
 /// Writes 1 to `*ready` if every key exists now, else 0.
@@ -374,14 +324,10 @@ pub unsafe extern "C" fn rdzv_store_check(
     ready: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let keys = list(keys, key_count, "keys")?;
-            let ready = out_pointer(ready, "ready")?;
-            done(store.check(&keys, timeout).map(|all| ready.put(i32::from(all))), &keys)
-        })
-    }
+    guard::on!(error, store, ready, |store| {
+        let keys = list(keys, key_count, "keys")?;
+        done(store.store.check(&keys, timeout(timeout_ms)?).map(i32::from), &keys)
+    })
 }
 
 /// Deletes a key. `*deleted` is 1 if it existed, else 0. Queues are not affected.
@@ -394,14 +340,10 @@ pub unsafe extern "C" fn rdzv_store_delete_key(
     deleted: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let key = bytes(key, key_len, "key")?;
-            let deleted = out_pointer(deleted, "deleted")?;
-            done(store.delete(key, timeout).map(|was_there| deleted.put(i32::from(was_there))), &[key])
-        })
-    }
+    guard::on!(error, store, deleted, |store| {
+        let key = bytes(key, key_len, "key")?;
+        done(store.store.delete(key, timeout(timeout_ms)?).map(i32::from), &[key])
+    })
 }
 
 /// Arrives at a barrier and waits until `world_size` participants (at least 1) have arrived. A key can be
@@ -420,13 +362,10 @@ pub unsafe extern "C" fn rdzv_store_barrier(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let key = bytes(key, key_len, "key")?;
-            done(store.barrier(key, participants(world_size)?, timeout), &[key])
-        })
-    }
+    guard::on!(error, store, |store| {
+        let key = bytes(key, key_len, "key")?;
+        done(store.store.barrier(key, participants(world_size)?, timeout(timeout_ms)?), &[key])
+    })
 }
 
 /// Waits at a barrier as `rdzv_store_barrier` does, but implemented with add, set and wait on
@@ -441,13 +380,10 @@ pub unsafe extern "C" fn rdzv_store_barrier_by_keys(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let key = bytes(key, key_len, "key")?;
-            done(store.barrier_by_keys(key, participants(world_size)?, timeout), &[key])
-        })
-    }
+    guard::on!(error, store, |store| {
+        let key = bytes(key, key_len, "key")?;
+        done(store.store.barrier_by_keys(key, participants(world_size)?, timeout(timeout_ms)?), &[key])
+    })
 }
 
 /// Counts this process among the workers for which PyTorch's `wait_for_workers` waits. The number of
@@ -459,13 +395,7 @@ pub unsafe extern "C" fn rdzv_store_check_in(
     count: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            let count = out_pointer(count, "count")?;
-            done(store.check_in(timeout).map(|number| count.put(number)), &[])
-        })
-    }
+    guard::on!(error, store, count, |store| done(store.store.check_in(timeout(timeout_ms)?), &[]))
 }
 
 /// Waits until `world_size` workers (at least 1) have checked in.
@@ -478,12 +408,10 @@ pub unsafe extern "C" fn rdzv_store_wait_for_workers(
     timeout_ms: i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        operate(store, timeout_ms, error, &mut |store, timeout| {
-            done(store.wait_for_workers(participants(world_size)?, timeout), &[])
-        })
-    }
+    guard::on!(error, store, |store| done(
+        store.store.wait_for_workers(participants(world_size)?, timeout(timeout_ms)?),
+        &[]
+    ))
 }
 
 #[cfg(test)]

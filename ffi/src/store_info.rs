@@ -1,14 +1,8 @@
 //! Address at which the ranks of a job find their store.
 
-use crate::argument::{invalid, reference, text};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::rendezvous_fault::publish_fault;
-use crate::sized;
-use crate::status::{RDZV_EXHAUSTED, RDZV_RENDEZVOUS_STATE, rdzv_status};
+use crate::prelude::*;
 use crate::store::{rdzv_store, timeout};
 use rendezvous_core::driver::rendezvous::{Built, build};
-use std::ffi::c_char;
 use std::os::fd::IntoRawFd;
 
 /// Address at which the ranks of a job find their store.
@@ -29,9 +23,7 @@ pub struct rdzv_store_info {
     /// Name or literal address of the store's host, as it was published. NUL-terminated.
     pub master_addr: [c_char; 256],
 }
-
-/// Size of `rdzv_store_info` in the first published header, in bytes.
-const FIRST_SIZE: usize = 268;
+growing!(rdzv_store_info: 268);
 
 fn filled(Built { info, reserved }: Built) -> Result<rdzv_store_info, Fault> {
     let mut master_addr = [0; 256];
@@ -74,20 +66,12 @@ pub unsafe extern "C" fn rdzv_store_info_build(
     out: *mut rdzv_store_info,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
-            let store = reference(store, "store")?;
-            store.shared.refuse_sink()?;
-            let given = sized::given_size(out, FIRST_SIZE, "out")?;
-            if rank < 0 {
-                return Err(invalid(format!("`rank` is {rank}; it must be 0 or above")));
-            }
-            let local_addr = text(local_addr, local_addr_len, "local_addr")?;
-            let local_addr = if local_addr.is_empty() { None } else { Some(local_addr) };
-            let built = build(rank, &store.store, local_addr, Some(server_port), timeout(timeout_ms)?);
-            sized::put(out, given, &filled(built.map_err(|error| publish_fault(&error))?)?);
-            Ok(())
-        })
-    }
+    guard::on!(error, store, out, |store| {
+        if rank < 0 {
+            return Err(invalid(format!("`rank` is {rank}; it must be 0 or above")));
+        }
+        let local_addr = text(local_addr, local_addr_len, "local_addr")?;
+        let local_addr = if local_addr.is_empty() { None } else { Some(local_addr) };
+        filled(build(rank, &store.store, local_addr, Some(server_port), timeout(timeout_ms)?)?)
+    })
 }

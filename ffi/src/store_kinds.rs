@@ -1,20 +1,14 @@
 //! Stores without a server, and prefixes.
 
-use crate::argument::{bytes, invalid, out_pointer, positive_ms, reference};
 use crate::cancel_token::{rdzv_cancel_token, token_of};
-use crate::context::{rdzv_context, shared};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::status::rdzv_status;
-use crate::store::{call_fault, handle, node_handle, rdzv_store};
+use crate::prelude::*;
+use crate::store::{handle, rdzv_store};
 use rendezvous_core::driver::file_store::FileStoreOptions;
 use rendezvous_core::driver::hash_store::HashStoreOptions;
-use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::driver::store::{Store, Timeouts};
-use std::ffi::{CStr, OsStr, c_char};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Returns the timeouts of a new handle.
 pub(crate) fn timeouts(timeout_ms: i64) -> Result<Timeouts, Fault> {
@@ -47,32 +41,23 @@ pub unsafe extern "C" fn rdzv_store_new_file(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let shared = shared(context)?;
-            let path = CStr::from_ptr(reference(path, "path")?).to_bytes();
-            if path.is_empty() {
-                return Err(invalid("`path` is empty"));
+    guard::call!(error, out, || {
+        let shared = shared(context)?;
+        let path = CStr::from_ptr(reference(path, "path")?).to_bytes();
+        if path.is_empty() {
+            return Err(invalid("`path` is empty"));
+        }
+        let world_size = match world_size {
+            -1 => None,
+            0.. => Some(world_size.unsigned_abs()),
+            _ => {
+                return Err(invalid(format!("`world_size` is {world_size}: 0 or above, or -1 for none")));
             }
-            let world_size = match world_size {
-                -1 => None,
-                0.. => Some(world_size.unsigned_abs()),
-                _ => {
-                    return Err(invalid(format!("`world_size` is {world_size}: 0 or above, or -1 for none")));
-                }
-            };
-            let options = FileStoreOptions {
-                world_size,
-                timeouts: timeouts(timeout_ms)?,
-                ..FileStoreOptions::default()
-            };
-            let store = Store::open_file(Path::new(OsStr::from_bytes(path)), options);
-            out.put(handle(store.map_err(|error| call_fault(&error))?, shared));
-            Ok(())
-        })
-    }
+        };
+        let options =
+            FileStoreOptions { world_size, timeouts: timeouts(timeout_ms)?, ..FileStoreOptions::default() };
+        Ok(handle(Store::open_file(Path::new(OsStr::from_bytes(path)), options)?, shared))
+    })
 }
 
 /// Creates an empty store in this process, without a server or a file; `rdzv_store_clone` creates further
@@ -86,16 +71,11 @@ pub unsafe extern "C" fn rdzv_store_new_hash(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let out = out_pointer(out, "out")?;
-            let shared = shared(context)?;
-            let options = HashStoreOptions { timeouts: timeouts(timeout_ms)?, ..HashStoreOptions::default() };
-            out.put(handle(Store::in_process(options), shared));
-            Ok(())
-        })
-    }
+    guard::call!(error, out, || {
+        let shared = shared(context)?;
+        let options = HashStoreOptions { timeouts: timeouts(timeout_ms)?, ..HashStoreOptions::default() };
+        Ok(handle(Store::in_process(options), shared))
+    })
 }
 
 /// Creates a handle whose keys are those under `prefix` in `store`: key `k` is `prefix/k` there, even if
@@ -112,18 +92,10 @@ pub unsafe extern "C" fn rdzv_store_new_prefix(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
-            let store = reference(store, "store")?;
-            store.shared.refuse_sink()?;
-            let out = out_pointer(out, "out")?;
-            let prefix = bytes(prefix, prefix_len, "prefix")?;
-            let scoped = NodeStore::new(store.store.with_prefix(prefix), store.store.server().cloned());
-            out.put(node_handle(Arc::new(scoped), Arc::clone(&store.shared)));
-            Ok(())
-        })
-    }
+    guard::on!(error, store, out, |store| {
+        let prefix = bytes(prefix, prefix_len, "prefix")?;
+        Ok(store.sibling(store.store.with_prefix(prefix)))
+    })
 }
 
 /// Creates a handle of the same keys whose operations end when `token` is cancelled, and at once if it
@@ -137,16 +109,5 @@ pub unsafe extern "C" fn rdzv_store_new_cancellable(
     out: *mut *mut rdzv_store,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
-            let store = reference(store, "store")?;
-            store.shared.refuse_sink()?;
-            let out = out_pointer(out, "out")?;
-            let other =
-                NodeStore::new(store.store.with_token(&token_of(token)?), store.store.server().cloned());
-            out.put(node_handle(Arc::new(other), Arc::clone(&store.shared)));
-            Ok(())
-        })
-    }
+    guard::on!(error, store, out, |store| Ok(store.sibling(store.store.with_token(&token_of(token)?))))
 }

@@ -1,20 +1,15 @@
 //! Options of a store client.
 
-use crate::argument::{c_text, default_ms, invalid};
 use crate::cancel_token::rdzv_cancel_token;
-use crate::fault::Fault;
-use crate::server_options::{KEEP_ALIVE_DEFAULTS, keep_alive, rdzv_keep_alive};
-use crate::sized;
+use crate::prelude::*;
+use crate::server_options::{keep_alive, rdzv_keep_alive};
 use rendezvous_core::driver::native_client::NativeClientOptions;
 use rendezvous_core::driver::store_client::StoreOptions;
-use std::ffi::c_char;
-use std::ptr::null;
-use std::time::Duration;
 
 /// Options of a store client. Zero them, set `struct_size`, `host` and `port`: then each other field has
 /// its default, which is 0 or NULL in the struct. They, and what they point to, are copied by each call.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_store_options {
     /// Must be `sizeof(rdzv_store_options)`.
     pub struct_size: u32,
@@ -52,26 +47,7 @@ pub struct rdzv_store_options {
     /// Reserved; 0.
     pub reserved_too: u32,
 }
-
-/// Size of `rdzv_store_options` in the first published header, in bytes.
-const FIRST_SIZE: usize = 104;
-
-const DEFAULTS: rdzv_store_options = rdzv_store_options {
-    struct_size: 0,
-    port: 0,
-    reserved: 0,
-    host: null(),
-    timeout_ms: 0,
-    connect_timeout_ms: 0,
-    response_timeout_ms: 0,
-    keep_alive: KEEP_ALIVE_DEFAULTS,
-    cancel_token: null(),
-    node: null(),
-    grace_ms: 0,
-    heartbeat_ms: 0,
-    heartbeats_missed_max: 0,
-    reserved_too: 0,
-};
+growing!(rdzv_store_options: 104);
 
 /// Reads the host and the port of a store, and the options of its client.
 pub(crate) unsafe fn store_options<'a>(
@@ -110,7 +86,7 @@ unsafe fn read<'a>(
     options: *const rdzv_store_options,
 ) -> Result<(rdzv_store_options, &'a str, StoreOptions), Fault> {
     // SAFETY: the caller of the C function promises that a non-NULL struct has `struct_size` bytes.
-    let given = unsafe { sized::get(options, sized::given_size(options, FIRST_SIZE, "options")?, DEFAULTS) };
+    let given = unsafe { sized::get(options, "options")? };
     // SAFETY: NULL or NUL-terminated, as the header requires.
     let host = unsafe { c_text(given.host, "options.host")? }.unwrap_or_default();
     if host.is_empty() || given.port == 0 {

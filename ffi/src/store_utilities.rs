@@ -1,17 +1,11 @@
 //! Data exchange and barriers of ranks over a store.
 
-use crate::argument::{bytes, invalid, out_pointer, positive_ms, reference, reference_mut, text};
-use crate::buffer::rdzv_list;
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
+use crate::prelude::*;
 use crate::rendezvous_fault::meeting_fault;
-use crate::status::rdzv_status;
-use crate::store::{rdzv_store, timeout};
+use crate::store::{rdzv_store, span};
 use rendezvous_core::driver::elastic_store::{MeetingError, RankName, barrier, get_all, synchronize};
-use rendezvous_core::driver::store::{Store, Timeout};
+use rendezvous_core::driver::store::Store;
 use rendezvous_core::elastic_store::barrier::{BarrierOptions, TRACE_TIMEOUT};
-use std::ffi::{CStr, c_char, c_void};
-use std::time::Duration;
 
 /// Maximum length of a rank's name in bytes, including its NUL.
 const RANK_NAME_BYTES_MAX: usize = 1024;
@@ -22,15 +16,16 @@ const RANK_NAME_BYTES_MAX: usize = 1024;
 pub type rdzv_rank_name =
     Option<unsafe extern "C" fn(user_data: *mut c_void, rank: i64, name: *mut c_char, name_size: usize)>;
 
+/// Converts a duration to milliseconds, rounded up.
+fn millis_up(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}
+
 /// Returns the default timeout of operations of this handle, in milliseconds, rounded up; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_timeout_ms(store: *const rdzv_store) -> i64 {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe {
-        guard::read(store, 0, |of| {
-            i64::try_from(of.store.timeout().as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
-        })
-    }
+    unsafe { guard::read(store, 0, |of| millis_up(of.store.timeout())) }
 }
 
 /// Sets the default timeout of operations of this handle, in milliseconds, above 0, for later calls on
@@ -43,40 +38,23 @@ pub unsafe extern "C" fn rdzv_store_set_timeout_ms(
     before: *mut i64,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
-            let store = reference(store, "store")?;
-            store.shared.refuse_sink()?;
-            let old = store.store.set_timeout(positive_ms(timeout_ms, "timeout_ms")?);
-            if let Ok(before) = out_pointer(before, "before") {
-                before.put(i64::try_from(old.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX));
-            }
-            Ok(())
-        })
-    }
+    guard::on!(error, store, |store| {
+        let old = store.store.set_timeout(positive_ms(timeout_ms, "timeout_ms")?);
+        put_unless_null(before, millis_up(old));
+        Ok(())
+    })
 }
 
-/// Runs a collective operation of ranks inside the panic guard.
-unsafe fn meet(
-    store: *const rdzv_store,
-    timeout_ms: i64,
-    error: *mut *mut rdzv_error,
-    body: impl Fn(&Store, Duration) -> Result<Result<(), MeetingError>, Fault>,
-    are_named: bool,
-) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
-            let store = reference(store, "store")?;
-            store.shared.refuse_sink()?;
-            let timeout = match timeout(timeout_ms)? {
-                Timeout::Default => store.store.timeout(),
-                Timeout::Once => Duration::ZERO,
-                Timeout::After(span) => span,
-            };
-            body(&store.store, timeout)?.map_err(|error| meeting_fault(&error, store.store.peer(), are_named))
-        })
+impl rdzv_store {
+    /// Performs a collective operation of ranks with this timeout.
+    fn meet<T>(
+        &self,
+        timeout_ms: i64,
+        are_named: bool,
+        operation: impl FnOnce(&Store, Duration) -> Result<T, MeetingError>,
+    ) -> Result<T, Fault> {
+        let met = operation(&self.store, span(timeout_ms, self.store.timeout())?);
+        met.map_err(|error| meeting_fault(&error, self.store.peer(), are_named))
     }
 }
 
@@ -100,14 +78,12 @@ pub unsafe extern "C" fn rdzv_store_get_all(
     values: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    let body = |store: &Store, timeout| {
-        // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-        let (prefix, values) =
-            unsafe { (text(prefix, prefix_len, "prefix")?, reference_mut(values, "values")?) };
-        Ok(get_all(store, rank, prefix, world_size, timeout).map(|found| values.items = found))
-    };
-    // SAFETY: as above.
-    unsafe { meet(store, timeout_ms, error, body, false) }
+    guard::on!(error, store, |store| {
+        let (prefix, values) = (text(prefix, prefix_len, "prefix")?, reference_mut(values, "values")?);
+        let gather = |of: &Store, timeout| get_all(of, rank, prefix, world_size, timeout);
+        values.items = store.meet(timeout_ms, false, gather)?;
+        Ok(())
+    })
 }
 
 /// Publishes `data` to all ranks under `PREFIX` followed by the rank, and gathers that of all ranks as
@@ -125,17 +101,13 @@ pub unsafe extern "C" fn rdzv_store_synchronize(
     values: *mut rdzv_list,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    let body = |store: &Store, timeout| {
-        // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-        let (data, prefix, values) = unsafe {
-            let prefix = text(prefix, prefix_len, "prefix")?;
-            (bytes(data, data_len, "data")?, prefix, reference_mut(values, "values")?)
-        };
-        let found = synchronize(store, data, rank, world_size, prefix, timeout);
-        Ok(found.map(|found| values.items = found))
-    };
-    // SAFETY: as above.
-    unsafe { meet(store, timeout_ms, error, body, false) }
+    guard::on!(error, store, |store| {
+        let (data, prefix) = (bytes(data, data_len, "data")?, text(prefix, prefix_len, "prefix")?);
+        let values = reference_mut(values, "values")?;
+        let exchange = |of: &Store, timeout| synchronize(of, data, rank, world_size, prefix, timeout);
+        values.items = store.meet(timeout_ms, false, exchange)?;
+        Ok(())
+    })
 }
 
 /// Arrives at a barrier and waits until `world_size` ranks have arrived, up to `timeout_ms`. If some do
@@ -173,19 +145,18 @@ pub unsafe extern "C" fn rdzv_store_elastic_barrier(
             }
         }
     });
-    let body = |store: &Store, timeout| {
-        // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-        let prefix = unsafe { text(prefix, prefix_len, "prefix")? };
+    guard::on!(error, store, |store| {
+        let prefix = text(prefix, prefix_len, "prefix")?;
         let trace_timeout = match trace_timeout_ms {
             -1 => TRACE_TIMEOUT,
             0.. => Duration::from_millis(trace_timeout_ms.unsigned_abs()),
             _ => return Err(invalid(format!("`trace_timeout_ms` is {trace_timeout_ms}: 0 or above, or -1"))),
         };
         let rank = if rank == -1 { None } else { Some(rank) };
-        let options =
-            BarrierOptions { timeout, rank, trace_timeout, ..BarrierOptions::new(world_size, prefix) };
-        Ok(barrier(store, &options, name_of.as_ref().map(|name| name as RankName<'_>)))
-    };
-    // SAFETY: as above.
-    unsafe { meet(store, timeout_ms, error, body, rank_name.is_some()) }
+        store.meet(timeout_ms, rank_name.is_some(), |store, timeout| {
+            let options =
+                BarrierOptions { timeout, rank, trace_timeout, ..BarrierOptions::new(world_size, prefix) };
+            barrier(store, &options, name_of.as_ref().map(|name| name as RankName<'_>))
+        })
+    })
 }

@@ -1,20 +1,11 @@
 //! Watches and leases of a native server.
 
-use crate::argument::{invalid, out_pointer, reference, reference_mut, zero_or_more_ms};
-use crate::buffer::rdzv_buffer;
-use crate::context::{ContextShared, struct_size};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard::{self, Poison};
 use crate::native_store::{native, native_fault};
 use crate::op::{OpRequest, rdzv_op};
-use crate::sized;
-use crate::status::rdzv_status;
+use crate::prelude::*;
 use crate::store::{call_fault, of_keys, rdzv_store, span, timeout};
 use rendezvous_core::driver::native_client::{Lease, NativeRequest, Watch, WatchError};
 use rendezvous_core::error::Operation;
-use std::ptr::null;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// `rdzv_change.kind`: no change occurred in time.
 pub const RDZV_CHANGE_NONE: i32 = 0;
@@ -25,7 +16,7 @@ pub const RDZV_CHANGE_DELETE: i32 = 2;
 
 /// Change that a watch reports.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_change {
     /// Set to `sizeof(rdzv_change)` before the call. The library sets it to the number of bytes it
     /// filled.
@@ -44,16 +35,7 @@ pub struct rdzv_change {
     /// Length of `value` in bytes.
     pub value_len: usize,
 }
-
-const NO_CHANGE: rdzv_change = rdzv_change {
-    struct_size: 0,
-    kind: RDZV_CHANGE_NONE,
-    revision: 0,
-    key: null(),
-    key_len: 0,
-    value: null(),
-    value_len: 0,
-};
+growing!(rdzv_change: 48);
 
 /// Watch of a key, or of all keys under a prefix. It reports changes in the order of their revisions,
 /// each once. Any thread may use it. It keeps its store's session alive; the store's handle may be freed
@@ -65,6 +47,8 @@ pub struct rdzv_watch {
     default: Duration,
     shared: Arc<ContextShared>,
 }
+guard::handle!(rdzv_watch, shared);
+faults! { WatchError => watch_fault, }
 
 /// Lease: its attached keys are deleted when it ends, with its session, by being revoked, or at its
 /// deadline. Any thread may use it. It keeps its store's session alive; the store's handle may be freed
@@ -76,6 +60,7 @@ pub struct rdzv_lease {
     default: Duration,
     shared: Arc<ContextShared>,
 }
+guard::handle!(rdzv_lease, shared);
 
 #[cold]
 #[inline(never)]
@@ -111,32 +96,22 @@ pub unsafe extern "C" fn rdzv_watch_new(
     out: *mut *mut rdzv_watch,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
-            let (store, out) = (reference(store, "store")?, out_pointer(out, "out")?);
-            let (body, timeout) = (reference(op, "op")?.cell.enter()?, timeout(timeout_ms)?);
-            let client = native(store, Operation::Watch)?;
-            let watch = match body.request(&[], b"", b"")? {
-                OpRequest::Native(NativeRequest::WatchKey { key, from_revision }) => {
-                    client.watch_key(key, from_revision, timeout)
-                }
-                OpRequest::Native(NativeRequest::WatchPrefix { prefix, from_revision }) => {
-                    client.watch_prefix(prefix, from_revision, timeout)
-                }
-                _ => return Err(invalid("`op` is no watch")),
-            };
-            let watch = watch.map_err(|error| of_keys(native_fault(&error), &body.keys()))?;
-            let (default, shared) = (store.store.timeout(), Arc::clone(&store.shared));
-            out.put(Box::into_raw(Box::new(rdzv_watch {
-                poison: Poison::default(),
-                watch,
-                default,
-                shared,
-            })));
-            Ok(())
-        })
-    }
+    guard::on!(error, store, out, |store| {
+        let (body, timeout) = (reference(op, "op")?.cell.enter()?, timeout(timeout_ms)?);
+        let client = native(store, Operation::Watch)?;
+        let watch = match body.request(&[], b"", b"")? {
+            OpRequest::Native(NativeRequest::WatchKey { key, from_revision }) => {
+                client.watch_key(key, from_revision, timeout)
+            }
+            OpRequest::Native(NativeRequest::WatchPrefix { prefix, from_revision }) => {
+                client.watch_prefix(prefix, from_revision, timeout)
+            }
+            _ => return Err(invalid("`op` is no watch")),
+        };
+        let watch = watch.map_err(|error| of_keys(native_fault(&error), &body.keys()))?;
+        let (default, shared) = (store.store.timeout(), Arc::clone(&store.shared));
+        Ok(boxed(rdzv_watch { poison: Poison::default(), watch, default, shared }))
+    })
 }
 
 /// Ends a watch and frees it. No other call on it may be in progress: cancel such calls and wait for them
@@ -172,32 +147,20 @@ pub unsafe extern "C" fn rdzv_watch_next(
     value: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call_on(watch.as_ref().map(|watch| &watch.poison), error, &mut || {
-            let of = reference(watch, "watch")?;
-            of.shared.refuse_sink()?;
-            let given = sized::given_size(change, size_of::<rdzv_change>(), "change")?;
-            let next = of.watch.next(span(timeout_ms, of.default)?);
-            let next = next.map_err(|error| of_keys(watch_fault(&error), &[of.watch.key()]))?;
-            let mut view = NO_CHANGE;
-            let (mut key_bytes, mut value_bytes) = (&[][..], &[][..]);
-            if let Some(next) = &next {
-                view = change_of(next.revision, &next.key, next.value.as_deref());
-                (key_bytes, value_bytes) = (&next.key, next.value.as_deref().unwrap_or_default());
-            }
-            // The change is dropped at the end of this call.
-            (view.key, view.value) = (null(), null());
-            if let Ok(key) = reference_mut(key, "key") {
-                view.key = key.put(key_bytes);
-            }
-            if let Ok(value) = reference_mut(value, "value") {
-                view.value = value.put(value_bytes);
-            }
-            sized::put(change, given, &view);
-            Ok(())
-        })
-    }
+    guard::on!(error, watch, change, |of| {
+        let next = of.watch.next(span(timeout_ms, of.default)?);
+        let next = next.map_err(|error| of_keys(watch_fault(&error), &[of.watch.key()]))?;
+        let mut view = rdzv_change::default();
+        let (mut key_bytes, mut value_bytes) = (&[][..], &[][..]);
+        if let Some(next) = &next {
+            view = change_of(next.revision, &next.key, next.value.as_deref());
+            (key_bytes, value_bytes) = (&next.key, next.value.as_deref().unwrap_or_default());
+        }
+        // The change is dropped at the end of this call.
+        view.key = fill_unless_null(key, key_bytes);
+        view.value = fill_unless_null(value, value_bytes);
+        Ok(view)
+    })
 }
 
 /// Cancels current and later calls of `rdzv_watch_next`, on all threads; they return `RDZV_CANCELLED`. A
@@ -221,23 +184,12 @@ pub unsafe extern "C" fn rdzv_lease_new(
     out: *mut *mut rdzv_lease,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
-            let (store, out) = (reference(store, "store")?, out_pointer(out, "out")?);
-            let client = native(store, Operation::LeaseGrant)?;
-            let lease = client.lease(zero_or_more_ms(ttl_ms, "ttl_ms")?, timeout(timeout_ms)?);
-            let lease = lease.map_err(|error| native_fault(&error))?;
-            let (default, shared) = (store.store.timeout(), Arc::clone(&store.shared));
-            out.put(Box::into_raw(Box::new(rdzv_lease {
-                poison: Poison::default(),
-                lease,
-                default,
-                shared,
-            })));
-            Ok(())
-        })
-    }
+    guard::on!(error, store, out, |store| {
+        let client = native(store, Operation::LeaseGrant)?;
+        let lease = client.lease(zero_or_more_ms(ttl_ms, "ttl_ms")?, timeout(timeout_ms)?);
+        let (lease, default, shared) = (lease?, store.store.timeout(), Arc::clone(&store.shared));
+        Ok(boxed(rdzv_lease { poison: Poison::default(), lease, default, shared }))
+    })
 }
 
 /// Frees a lease's handle without ending the lease. No other call on it may be in progress. NULL is
@@ -267,17 +219,10 @@ pub unsafe extern "C" fn rdzv_lease_wait_over(
     why: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
-    unsafe {
-        guard::call_on(lease.as_ref().map(|lease| &lease.poison), error, &mut || {
-            let of = reference(lease, "lease")?;
-            of.shared.refuse_sink()?;
-            let (why, span) = (out_pointer(why, "why")?, span(timeout_ms, of.default)?);
-            let over = of.lease.wait_over(span).map_err(|error| native_fault(&error))?;
-            why.put(over.map_or(0, |over| i32::from(over.number())));
-            Ok(())
-        })
-    }
+    guard::on!(error, lease, why, |of| {
+        let over = of.lease.wait_over(span(timeout_ms, of.default)?)?;
+        Ok(over.map_or(0, |over| over.number().into()))
+    })
 }
 
 /// Cancels current and later calls of `rdzv_lease_wait_over`, on all threads; they return

@@ -1,9 +1,6 @@
 //! Error file that a failed worker leaves for its agent.
 
-use crate::argument::{out_pointer, text};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::status::{RDZV_IO, rdzv_status};
+use crate::prelude::*;
 use rendezvous_agent::driver::worker_logs::write_error_file;
 use std::path::Path;
 
@@ -22,22 +19,16 @@ pub unsafe extern "C" fn rdzv_record_error(
     recorded: *mut i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let message = text(message, message_len, "message")?;
-            let callstack = text(callstack, callstack_len, "callstack")?;
-            #[expect(clippy::disallowed_methods, reason = "that is where agents tell their workers")]
-            let file = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty());
-            if let Some(path) = &file {
-                write_error_file(Path::new(path), message, callstack).map_err(|cause| {
-                    Fault::new(RDZV_IO, cause.to_string()).with(|details| details.os_error = cause.errno())
-                })?;
-            }
-            if let Ok(recorded) = out_pointer(recorded, "recorded") {
-                recorded.put(i32::from(file.is_some()));
-            }
-            Ok(())
-        })
-    }
+    guard::call!(error, || {
+        let message = text(message, message_len, "message")?;
+        let callstack = text(callstack, callstack_len, "callstack")?;
+        #[expect(clippy::disallowed_methods, reason = "that is where agents tell their workers")]
+        let file = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty());
+        if let Some(path) = &file {
+            write_error_file(Path::new(path), message, callstack)
+                .map_err(|cause| Fault::new(RDZV_IO, cause.to_string()).with_os_error(cause.errno()))?;
+        }
+        put_unless_null(recorded, i32::from(file.is_some()));
+        Ok(())
+    })
 }

@@ -1,10 +1,7 @@
 //! Workers that are functions of the program.
 
-use crate::argument::bytes;
-use crate::context::struct_size;
-use crate::guard;
+use crate::prelude::*;
 use rendezvous_agent::driver::process::Registered;
-use std::ffi::{c_char, c_void};
 
 /// Arguments of a worker function. Valid during the call only.
 #[repr(C)]

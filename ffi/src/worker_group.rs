@@ -1,11 +1,7 @@
 //! Snapshots of the workers of an agent.
 
-use crate::context::struct_size;
-use crate::fault::c_string;
-use crate::guard;
+use crate::prelude::*;
 use rendezvous_agent::group::{Worker, WorkerGroup, WorkerState};
-use std::ffi::{CStr, CString, c_char};
-use std::ptr::null;
 
 /// The agent does not know the state of its workers.
 pub const RDZV_WORKERS_UNKNOWN: i32 = 0;
@@ -24,7 +20,7 @@ pub const RDZV_WORKERS_FAILED: i32 = 6;
 
 /// Workers of an agent at one moment.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_worker_group {
     /// Size of this struct in the library that filled it, in bytes; fields beyond that size are absent.
     pub struct_size: u32,
@@ -52,7 +48,7 @@ pub struct rdzv_worker_group {
 
 /// State of one worker.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_worker {
     /// Size of this struct in the library that filled it, in bytes; fields beyond that size are absent.
     pub struct_size: u32,
@@ -133,7 +129,7 @@ impl OwnedGroup {
     }
 
     pub(crate) fn into_handle(self) -> *const rdzv_worker_group {
-        Box::into_raw(Box::new(self)).cast()
+        boxed(self).cast()
     }
 }
 

@@ -1,13 +1,8 @@
 //! Timers that a worker sets for itself.
 
-use crate::argument::{c_text, invalid, positive_ms};
-use crate::fault::{Fault, rdzv_error};
-use crate::guard;
-use crate::status::{RDZV_IO, RDZV_LIMIT_EXCEEDED, RDZV_UNSUPPORTED, rdzv_status};
+use crate::prelude::*;
 use rendezvous_agent::driver::worker_timer::{WorkerTimerError, set_timer};
-use std::ffi::c_char;
 use std::path::Path;
-use std::time::Duration;
 
 /// Sets the timer of this process for `scope` (UTF-8, NUL-terminated), which expires in `timeout_ms`
 /// (above 0); it replaces the one that the scope has. Each scope has a timer of its own. A timer that
@@ -27,22 +22,17 @@ pub unsafe extern "C" fn rdzv_worker_set_timer(
     signal: i32,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe {
-        guard::call(error, &mut || {
-            let timeout = positive_ms(timeout_ms, "timeout_ms")?;
-            let signal = match signal {
-                0 => SIGKILL,
-                1..=64 => signal,
-                _ => {
-                    return Err(invalid(format!(
-                        "`signal` is {signal}; it must be 1 to 64, or 0 for SIGKILL"
-                    )));
-                }
-            };
-            send(scope, Some(timeout), signal)
-        })
-    }
+    guard::call!(error, || {
+        let timeout = positive_ms(timeout_ms, "timeout_ms")?;
+        let signal = match signal {
+            0 => SIGKILL,
+            1..=64 => signal,
+            _ => {
+                return Err(invalid(format!("`signal` is {signal}; it must be 1 to 64, or 0 for SIGKILL")));
+            }
+        };
+        send(scope, Some(timeout), signal)
+    })
 }
 
 /// Removes the timer of this process for `scope`, if it has one.
@@ -53,8 +43,7 @@ pub unsafe extern "C" fn rdzv_worker_clear_timer(
     scope: *const c_char,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
-    // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused where it must be.
-    unsafe { guard::call(error, &mut || send(scope, None, SIGKILL)) }
+    guard::call!(error, || send(scope, None, SIGKILL))
 }
 
 const SIGKILL: i32 = 9;
