@@ -36,14 +36,13 @@ pub const RDZV_RANKS_THROUGH_STORE: i32 = 0;
 /// communication.
 pub const RDZV_RANKS_IDENTICAL: i32 = 1;
 
-/// Options of an agent. A zeroed struct with `struct_size`, and with a program or a function, is
-/// complete: 0 and NULL stand for the default of a field. Program, arguments, environment and paths may
-/// be any bytes; the other strings are UTF-8. Times are in milliseconds. There is no value that means for
-/// ever; a time of many years is accepted.
+/// Options of an agent. A zeroed struct with `struct_size`, and with a program or a function, is complete:
+/// 0 and NULL stand for the default of a field. Program, arguments, environment and paths may be any bytes;
+/// the other strings are UTF-8. There is no value that means for ever; a time of many years is accepted.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_agent_options {
-    /// Must be `sizeof(rdzv_agent_options)`.
+    /// Set to `sizeof(rdzv_agent_options)`.
     pub struct_size: u32,
     /// Number of workers, at most 4,096. Default 1.
     pub local_world_size: u32,
@@ -101,35 +100,38 @@ pub struct rdzv_agent_options {
     /// Processors of a worker: one of the `RDZV_NUMA_` numbers. Default `RDZV_NUMA_NONE`. The others need
     /// a `program` for the workers and the program `numactl`, which is searched for in `PATH`.
     pub numa_binding: i32,
-    /// Time that workers have to end after the stop signal; then they are killed. Default 30,000; -1:
-    /// they are killed at once.
+    /// Time that workers have to end after the stop signal, in milliseconds; then they are killed. Default
+    /// 30,000; -1: they are killed at once.
     pub stop_timeout_ms: i64,
-    /// Time that processes that workers leave behind have to end once no worker is alive; then they are
-    /// killed. `stop_timeout_ms` still applies. An event names them at once. Default 3,000; -1: they are
-    /// killed at once. Custom workers report the workers only.
+    /// Time that processes that workers leave behind have to end once no worker is alive, in milliseconds;
+    /// then they are killed. `stop_timeout_ms` still applies. An event names them at once. Default 3,000;
+    /// -1: they are killed at once. Custom workers report the workers only.
     pub leftover_timeout_ms: i64,
-    /// Time until the agent gives up on killed workers that do not disappear. Default 5,000.
+    /// Time in milliseconds until the agent gives up on killed workers that do not disappear. Default
+    /// 5,000.
     pub kill_timeout_ms: i64,
-    /// Time in which all workers of an attempt must start; then the attempt has failed. The limit exists
-    /// because loading a program from an unresponsive file system can block for ever. Default 300,000.
+    /// Time in which all workers of an attempt must start, in milliseconds; then the attempt has failed.
+    /// The limit exists because loading a program from an unresponsive file system can block for ever.
+    /// Default 300,000.
     pub start_timeout_ms: i64,
-    /// Longest pause before a restart. Pauses apply when consecutive starts fail early, that is, when
-    /// their workers ran for less than this time. The first restart follows at once, the second after 100
-    /// ms, and each further pause is twice as long. Default 10,000; -1: no pauses.
+    /// Longest pause before a restart, in milliseconds. Pauses apply when consecutive starts fail early,
+    /// that is, when their workers ran for less than this time. The first restart follows at once, the
+    /// second after 100 ms, and each further pause is twice as long. Default 10,000; -1: no pauses.
     pub restart_backoff_ms: i64,
-    /// Time for which agents whose workers have succeeded wait for the others at the exit barrier.
-    /// Default: as long as workers of other agents run if the rendezvous reports deaths (`rdzv`), so that
-    /// the slowest live worker ends the wait; otherwise (`static`, most custom backends) 300,000. -1: the
-    /// agent does not wait.
+    /// Time for which agents whose workers have succeeded wait for the others at the exit barrier, in
+    /// milliseconds. Default: as long as workers of other agents run if the rendezvous reports deaths
+    /// (`rdzv`), so that the slowest live worker ends the wait; otherwise (`static`, most custom backends)
+    /// 300,000. -1: the agent does not wait.
     pub exit_barrier_timeout_ms: i64,
-    /// Time for which the agent waits for the other agents when ranks are assigned. Default 60,000.
+    /// Time in milliseconds for which the agent waits for the other agents when ranks are assigned. Default
+    /// 60,000.
     pub assign_timeout_ms: i64,
-    /// Interval at which the agent polls for waiting nodes if the rendezvous does not report them.
-    /// Default 1,000.
+    /// Interval in milliseconds at which the agent polls for waiting nodes if the rendezvous does not
+    /// report them. Default 1,000.
     pub monitor_interval_ms: i64,
-    /// Time for which a worker may hang in the kernel (state D), where signals do not reach it. Then the
-    /// group is `RDZV_WORKERS_UNHEALTHY` and the agent ends with `RDZV_OUTCOME_FAILED`, because a restart
-    /// cannot help. Default: not checked.
+    /// Time in milliseconds for which a worker may hang in the kernel (state D), where signals do not reach
+    /// it. Then the group is `RDZV_WORKERS_UNHEALTHY` and the agent ends with `RDZV_OUTCOME_FAILED`,
+    /// because a restart cannot help. Default: not checked.
     pub stuck_timeout_ms: i64,
     /// Path of a named pipe through which workers set timers, by the protocol of PyTorch's file timers.
     /// The agent creates the pipe, removes it when the agent is freed, and passes the path to workers in

@@ -63,7 +63,7 @@ pub struct rdzv_returned_value {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_worker_failure {
-    /// Size of this struct in the library that filled it, in bytes; fields beyond that size are absent.
+    /// Size of this struct in the library, in bytes. Fields beyond that size are absent.
     pub struct_size: u32,
     /// Rank of the worker on its agent.
     pub local_rank: u32,

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_agent_sink {
-    /// Must be `sizeof(rdzv_agent_sink)`.
+    /// Set to `sizeof(rdzv_agent_sink)`.
     pub struct_size: u32,
     /// Unused; set to 0.
     pub reserved: u32,
@@ -81,10 +81,9 @@ pub unsafe extern "C" fn rdzv_agent_add_sink(
     })
 }
 
-/// Serves the agent's health over HTTP at `host` (a numeric address) and `port` (0 for any free port).
-/// The status is 200 if the agent is healthy and 503 if it is overdue to make progress; the body is a
-/// JSON object (docs/agent.md). The server runs on its own thread until the agent is destroyed. The port
-/// goes to
+/// Serves the agent's health over HTTP at `host` (a numeric address) and `port` (0 for any free port). The
+/// status is 200 if the agent is healthy and 503 if it is overdue to make progress; the body is a JSON
+/// object (docs/agent.md). The server runs on its own thread until the agent is destroyed. The port goes to
 /// `*bound` unless `bound` is NULL.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT` (`host` is not an address), `RDZV_IO` (the address cannot be bound, or

@@ -42,10 +42,15 @@ impl rdzv_buffer {
     }
 }
 
-/// Replaces the content of a buffer of the caller and returns its address; both may be NULL.
-pub(crate) unsafe fn fill_unless_null(buffer: *mut rdzv_buffer, bytes: &[u8]) -> *const u8 {
+/// Replaces the content of a buffer of the caller, which may be NULL. Returns the address of the bytes there; NULL for none.
+pub(crate) unsafe fn fill_unless_null(
+    buffer: *mut rdzv_buffer,
+    bytes: Option<&(impl AsRef<[u8]> + ?Sized)>,
+) -> *const u8 {
+    let bytes = bytes.map(AsRef::as_ref);
     // SAFETY: the caller of the C function promises that a non-NULL buffer is valid and not in use elsewhere.
-    unsafe { buffer.as_mut() }.map_or_else(null, |buffer| buffer.put(bytes))
+    let address = unsafe { buffer.as_mut() }.map(|buffer| buffer.put(bytes.unwrap_or_default()));
+    address.filter(|_| bytes.is_some()).unwrap_or(null())
 }
 
 /// Replaces the content of a buffer of the caller, which may be NULL, without copying the bytes.

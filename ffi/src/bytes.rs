@@ -17,6 +17,11 @@ impl rdzv_bytes {
         Self { data: bytes.as_ptr(), len: bytes.len() }
     }
 
+    /// Does the same for bytes that may be absent.
+    pub(crate) fn of_option(bytes: Option<&(impl AsRef<[u8]> + ?Sized)>) -> Self {
+        bytes.map_or_else(Self::default, Self::of)
+    }
+
     /// Returns a list of byte strings that the library owns, for C.
     pub(crate) fn list(items: &[Vec<u8>]) -> Vec<Self> {
         items.iter().map(Self::of).collect()

@@ -30,7 +30,7 @@ pub const RDZV_LOG_DEBUG: i32 = 4;
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_log_record {
-    /// Size of this struct in the library that created it, in bytes; fields beyond that size are absent.
+    /// Size of this struct in the library, in bytes. Fields beyond that size are absent.
     pub struct_size: u32,
     /// One of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
     pub level: i32,
@@ -49,7 +49,7 @@ pub struct rdzv_log_record {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_log_sink {
-    /// Must be `sizeof(rdzv_log_sink)`.
+    /// Set to `sizeof(rdzv_log_sink)`.
     pub struct_size: u32,
     /// Least important level to receive, one of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
     pub level_max: i32,

@@ -46,7 +46,7 @@ pub const RDZV_STORE_QUEUE_LEN: i32 = 15;
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_store_request {
-    /// Size of this struct in the library that created it, in bytes; fields beyond that size are absent.
+    /// Size of this struct in the library, in bytes. Fields beyond that size are absent.
     pub struct_size: u32,
     /// One of `RDZV_STORE_SET` to `RDZV_STORE_QUEUE_LEN`; later versions may add more.
     pub operation: i32,
@@ -70,7 +70,7 @@ pub struct rdzv_store_request {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_store_vtable {
-    /// Must be `sizeof(rdzv_store_vtable)`.
+    /// Set to `sizeof(rdzv_store_vtable)`.
     pub struct_size: u32,
     /// Unused; set to 0.
     pub reserved: u32,

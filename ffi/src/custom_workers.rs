@@ -30,7 +30,7 @@ pub const RDZV_WORKERS_LOST: i32 = 5;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_worker_start {
-    /// Size of this struct in the library, in bytes; fields beyond that size are absent.
+    /// Size of this struct in the library, in bytes. Fields beyond that size are absent.
     pub struct_size: u32,
     /// Unused; 0.
     pub reserved: u32,
@@ -51,7 +51,7 @@ pub struct rdzv_workers {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_worker_event {
-    /// Must be `sizeof(rdzv_worker_event)`.
+    /// Set to `sizeof(rdzv_worker_event)`.
     pub struct_size: u32,
     /// One of `RDZV_WORKER_STARTED` to `RDZV_WORKERS_LOST`.
     pub kind: i32,
@@ -85,7 +85,7 @@ growing!(rdzv_worker_event: 72);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_workers_vtable {
-    /// Must be `sizeof(rdzv_workers_vtable)`.
+    /// Set to `sizeof(rdzv_workers_vtable)`.
     pub struct_size: u32,
     /// Unused; set to 0.
     pub reserved: u32,

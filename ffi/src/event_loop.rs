@@ -12,7 +12,7 @@ use crate::op::{OpBody, OpRequest, rdzv_op};
 use crate::op_perform::for_nodes;
 use crate::op_result::Answer;
 use crate::prelude::*;
-use crate::rendezvous_event::{RDZV_ROUND_EVENT_JOB_FAILED, projected};
+use crate::rendezvous_event::projected;
 use crate::rendezvous_fault::fault_of_node;
 use crate::rendezvous_parameters::{self, rdzv_rendezvous_parameters};
 use crate::store::{call_fault, of_keys, timeout};
@@ -325,14 +325,9 @@ impl rdzv_loop {
             }
             SessionEvent::Node(event) => {
                 let event = event.into_round_event()?;
-                let (projected, text) = projected(Some(&event));
-                let (event, text) = self.last_event.round.insert((Box::new(projected), text.into()));
-                let view = rdzv_event { kind: RDZV_EVENT_ROUND, round_event: &raw const **event, ..view };
-                Some(if event.kind == RDZV_ROUND_EVENT_JOB_FAILED {
-                    rdzv_event { message: text.as_ptr(), message_len: text.len(), ..view }
-                } else {
-                    rdzv_event { node: text.as_ptr(), node_len: text.len(), ..view }
-                })
+                // The texts are on the heap, so that the event can be moved.
+                let (event, _) = self.last_event.round.insert((Box::new(projected(Some(&event))), event));
+                Some(rdzv_event { kind: RDZV_EVENT_ROUND, round_event: &raw const **event, ..view })
             }
             SessionEvent::Changed(call, change) => {
                 let (_, cell) = self.ops.get(&call.0)?;

@@ -5,14 +5,15 @@ use crate::loop_rpc_event::LastRpcEvent;
 use crate::prelude::*;
 use crate::rendezvous_event::rdzv_round_event;
 use crate::watch::rdzv_change;
+use rendezvous_core::rendezvous::round_event::RoundEvent;
 
 #[derive(Debug, Default)]
 pub(crate) struct LastEvent {
     pub(crate) error: Option<Box<rdzv_error>>,
     /// Change, its key, and its value.
     pub(crate) change: Option<(Box<rdzv_change>, Vec<u8>, Vec<u8>)>,
-    /// Event of a round and its node or message.
-    pub(crate) round: Option<(Box<rdzv_round_event>, String)>,
+    /// Event of a round for C, which points to the texts of the event.
+    pub(crate) round: Option<(Box<rdzv_round_event>, RoundEvent)>,
     pub(crate) agent: Option<AgentEventView>,
     pub(crate) rpc: LastRpcEvent,
 }

@@ -18,8 +18,7 @@ pub const RDZV_EVENT_SESSION_OPEN: i32 = 2;
 pub const RDZV_EVENT_NODE_SEATED: i32 = 3;
 /// `rdzv_event.kind`: the node is a spare, with `spares_ahead` other spares ahead of it.
 pub const RDZV_EVENT_NODE_STANDING_BY: i32 = 4;
-/// `rdzv_event.kind`: `round_event` has an event of the node's round or of the run; `node` has the name
-/// of the node that it is about, and `message` that of a failed job.
+/// `rdzv_event.kind`: `round_event` has an event of the node's round or of the run.
 pub const RDZV_EVENT_ROUND: i32 = 5;
 /// `rdzv_event.kind`: the session of a node or a native store has ended, together with its leases and
 /// watches; no event of it follows. `error` is NULL if this side ended it. To continue, remove the member
@@ -53,7 +52,7 @@ pub const RDZV_EVENT_RPC_OVER: i32 = 14;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_event {
-    /// Set this to `sizeof(rdzv_event)` before the call; on return it is the number of bytes filled.
+    /// Set to `sizeof(rdzv_event)` before the call. The library sets it to the number of bytes it filled.
     pub struct_size: u32,
     /// One of the `RDZV_EVENT_` numbers; later versions may add more.
     pub kind: i32,
@@ -71,15 +70,6 @@ pub struct rdzv_event {
     pub change: *const rdzv_change,
     /// `RDZV_EVENT_ROUND`: the event of the round.
     pub round_event: *const rdzv_round_event,
-    /// `RDZV_EVENT_ROUND`: name of the node that the event is about. Not NUL-terminated.
-    pub node: *const u8,
-    /// Length of `node` in bytes.
-    pub node_len: usize,
-    /// `RDZV_EVENT_ROUND` of kind `RDZV_ROUND_EVENT_JOB_FAILED`: message of the node that reported the
-    /// failure. Not NUL-terminated.
-    pub message: *const u8,
-    /// Length of `message` in bytes.
-    pub message_len: usize,
     /// `RDZV_EVENT_LEASE_OVER`: number of the lease.
     pub lease: u64,
     /// `RDZV_EVENT_LEASE_OVER`: why it ended, such as `RDZV_WHY_DEADLINE`.
@@ -87,4 +77,4 @@ pub struct rdzv_event {
     /// `RDZV_EVENT_NODE_STANDING_BY`: number of spares that take a slot before this one.
     pub spares_ahead: u32,
 }
-growing!(rdzv_event: 112);
+growing!(rdzv_event: 80);

@@ -9,7 +9,7 @@ use crate::op::rdzv_op;
 use crate::op_kind::OpKind;
 use crate::op_result::Answer;
 use crate::prelude::*;
-use crate::rpc::{HandleEnd, Making, Named, rdzv_rpc, rdzv_rpc_event, shown, view};
+use crate::rpc::{HandleEnd, Making, Named, projected, rdzv_rpc, rdzv_rpc_event, view};
 use crate::rpc_call_spec::{naming, rdzv_rpc_call_spec, spec};
 use crate::rpc_end::shutdown_of;
 use crate::rpc_fault::{agent_fault, group_call_fault, init_fault};
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_event(
     guard::on!(error, event_loop, event, |this| {
         let last_event = this.last_event.rpc.event.as_ref();
         let last_event = last_event.ok_or_else(|| invalid("the last event is not RDZV_EVENT_RPC"))?;
-        Ok(shown(view(Some(last_event)), name, why))
+        Ok(projected(view(Some(last_event)), name, why))
     })
 }
 

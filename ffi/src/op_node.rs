@@ -9,7 +9,7 @@ use crate::prelude::*;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_round {
-    /// Set this to `sizeof(rdzv_round)` before the call; on return it is the number of bytes filled.
+    /// Set to `sizeof(rdzv_round)` before the call. The library sets it to the number of bytes it filled.
     pub struct_size: u32,
     /// Rank of the node among the nodes.
     pub node_rank: u32,
@@ -39,7 +39,8 @@ growing!(rdzv_round: 72);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_run_info {
-    /// Set this to `sizeof(rdzv_run_info)` before the call; on return it is the number of bytes filled.
+    /// Set to `sizeof(rdzv_run_info)` before the call. The library sets it to the number of bytes it
+    /// filled.
     pub struct_size: u32,
     /// 1 if the round is live, else 0.
     pub complete: i32,
@@ -60,7 +61,7 @@ growing!(rdzv_run_info: 32);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_round_member {
-    /// Set this to `sizeof(rdzv_round_member)` before the call; on return it is the number of bytes
+    /// Set to `sizeof(rdzv_round_member)` before the call. The library sets it to the number of bytes it
     /// filled.
     pub struct_size: u32,
     /// Rank of the member among the nodes.

@@ -13,7 +13,7 @@ use rendezvous_core::store::call::Outcome;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_result {
-    /// Set this to `sizeof(rdzv_result)` before the call; on return it is the number of bytes filled.
+    /// Set to `sizeof(rdzv_result)` before the call. The library sets it to the number of bytes it filled.
     pub struct_size: u32,
     /// Status of the operation.
     pub status: rdzv_status,

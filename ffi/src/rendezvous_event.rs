@@ -8,19 +8,18 @@ use rendezvous_core::wire::native::Why;
 pub const RDZV_ROUND_EVENT_NONE: i32 = 0;
 /// The number of nodes that wait for the next round changed to `nodes`; 0 if the last of them has left.
 pub const RDZV_ROUND_EVENT_NODES_WAITING: i32 = 1;
-/// Another member of the round died: see `round`, `node_rank`, `why` and the name.
+/// Another member of the round died: see `round`, `node_rank`, `node` and `why`.
 pub const RDZV_ROUND_EVENT_PEER_DIED: i32 = 2;
 /// The round has ended and its keys can no longer be changed: see `round` and `why`.
 pub const RDZV_ROUND_EVENT_ROUND_OVER: i32 = 3;
-/// The run is closed permanently. The name is that of the node that closed it, if it has one.
+/// The run is closed permanently. `node` is the node that closed it, if it has a name.
 pub const RDZV_ROUND_EVENT_RUN_CLOSED: i32 = 4;
 /// Round `round` was formed without this node. The node is no longer in the run and may join again.
 pub const RDZV_ROUND_EVENT_EXCLUDED: i32 = 5;
 /// Another process joined under this node's name. This process is no longer in the run and must not rejoin.
 pub const RDZV_ROUND_EVENT_REPLACED: i32 = 6;
 
-/// Another node reported that the job failed; its message is passed in place of the name. The run is closed
-/// permanently.
+/// Another node reported that the job failed, with `message`. The run is closed permanently.
 pub const RDZV_ROUND_EVENT_JOB_FAILED: i32 = 7;
 
 /// Reason: the subject of the event left on request.
@@ -60,7 +59,7 @@ pub const RDZV_WHY_REFUSED: i32 = 17;
 /// Reason: it requested another round, and left or timed out before that round was formed.
 pub const RDZV_WHY_GAVE_UP: i32 = 18;
 
-/// Event of a round or of the run.
+/// Event of a round or of the run. Fields that its kind does not name are 0 or NULL.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_round_event {
@@ -79,38 +78,66 @@ pub struct rdzv_round_event {
     pub why: i32,
     /// Reserved; 0.
     pub reserved: u32,
+    /// Name of the node that the event is about, UTF-8. Not NUL-terminated.
+    pub node: *const u8,
+    /// Length of `node` in bytes.
+    pub node_len: usize,
+    /// Message of the node that reported the failure of the job, UTF-8. Not NUL-terminated.
+    pub message: *const u8,
+    /// Length of `message` in bytes.
+    pub message_len: usize,
 }
-growing!(rdzv_round_event: 32);
+growing!(rdzv_round_event: 64);
 
-/// Converts an event to its C struct and the name that goes with it.
-pub(crate) fn projected(event: Option<&RoundEvent>) -> (rdzv_round_event, &str) {
+/// Returns the node and the message of an event, if it has them.
+pub(crate) fn texts(event: Option<&RoundEvent>) -> (Option<&str>, Option<&str>) {
+    match event {
+        Some(RoundEvent::PeerDied { node, .. }) => (Some(node), None),
+        Some(RoundEvent::RunClosed { by }) if !by.is_empty() => (Some(by), None),
+        Some(RoundEvent::JobFailed { message }) => (None, Some(message)),
+        _ => (None, None),
+    }
+}
+
+/// Converts an event for C; it points to the texts of `event`.
+pub(crate) fn projected(event: Option<&RoundEvent>) -> rdzv_round_event {
     let of = |kind| rdzv_round_event { kind, ..Default::default() };
     let number = |why: Why| i32::from(why.number());
-    match event {
-        None => (of(RDZV_ROUND_EVENT_NONE), ""),
+    let view = match event {
+        None => of(RDZV_ROUND_EVENT_NONE),
         Some(&RoundEvent::NodesWaiting { nodes }) => {
-            (rdzv_round_event { nodes, ..of(RDZV_ROUND_EVENT_NODES_WAITING) }, "")
+            rdzv_round_event { nodes, ..of(RDZV_ROUND_EVENT_NODES_WAITING) }
         }
-        Some(&RoundEvent::PeerDied { round, node_rank, ref node, why }) => {
-            let why = number(why);
-            (rdzv_round_event { round, node_rank, why, ..of(RDZV_ROUND_EVENT_PEER_DIED) }, node)
+        Some(&RoundEvent::PeerDied { round, node_rank, why, .. }) => {
+            rdzv_round_event { round, node_rank, why: number(why), ..of(RDZV_ROUND_EVENT_PEER_DIED) }
         }
         Some(&RoundEvent::RoundOver { round, why }) => {
-            (rdzv_round_event { round, why: number(why), ..of(RDZV_ROUND_EVENT_ROUND_OVER) }, "")
+            rdzv_round_event { round, why: number(why), ..of(RDZV_ROUND_EVENT_ROUND_OVER) }
         }
-        Some(RoundEvent::RunClosed { by }) => (of(RDZV_ROUND_EVENT_RUN_CLOSED), by),
-        Some(RoundEvent::JobFailed { message }) => (of(RDZV_ROUND_EVENT_JOB_FAILED), message),
-        Some(&RoundEvent::Excluded { round }) => {
-            (rdzv_round_event { round, ..of(RDZV_ROUND_EVENT_EXCLUDED) }, "")
-        }
-        Some(RoundEvent::Replaced) => (of(RDZV_ROUND_EVENT_REPLACED), ""),
+        Some(RoundEvent::RunClosed { .. }) => of(RDZV_ROUND_EVENT_RUN_CLOSED),
+        Some(RoundEvent::JobFailed { .. }) => of(RDZV_ROUND_EVENT_JOB_FAILED),
+        Some(&RoundEvent::Excluded { round }) => rdzv_round_event { round, ..of(RDZV_ROUND_EVENT_EXCLUDED) },
+        Some(RoundEvent::Replaced) => of(RDZV_ROUND_EVENT_REPLACED),
+    };
+    let (node, message) = texts(event);
+    let (node, message) = (rdzv_bytes::of_option(node), rdzv_bytes::of_option(message));
+    rdzv_round_event {
+        node: node.data,
+        node_len: node.len,
+        message: message.data,
+        message_len: message.len,
+        ..view
     }
 }
 
 /// Converts an event from C; `None` for `RDZV_ROUND_EVENT_NONE`.
-pub(crate) unsafe fn parsed(event: *const rdzv_round_event, name: &str) -> Result<Option<RoundEvent>, Fault> {
+pub(crate) unsafe fn parsed(event: *const rdzv_round_event) -> Result<Option<RoundEvent>, Fault> {
     // SAFETY: NULL or valid, as the header requires.
-    let event = unsafe { sized::get(event, "event") }?;
+    let (event, node, message): (rdzv_round_event, Box<str>, Box<str>) = unsafe {
+        let event = sized::get(event, "event")?;
+        let node = text(event.node, event.node_len, "event.node")?;
+        (event, node.into(), text(event.message, event.message_len, "event.message")?.into())
+    };
     let rdzv_round_event { kind, round, nodes, node_rank, why, .. } = event;
     let why = || match u16::try_from(why) {
         Ok(number) if number > 0 => Ok(Why::from_number(number)),
@@ -119,12 +146,10 @@ pub(crate) unsafe fn parsed(event: *const rdzv_round_event, name: &str) -> Resul
     Ok(Some(match kind {
         RDZV_ROUND_EVENT_NONE => return Ok(None),
         RDZV_ROUND_EVENT_NODES_WAITING => RoundEvent::NodesWaiting { nodes },
-        RDZV_ROUND_EVENT_PEER_DIED => {
-            RoundEvent::PeerDied { round, node_rank, node: name.into(), why: why()? }
-        }
+        RDZV_ROUND_EVENT_PEER_DIED => RoundEvent::PeerDied { round, node_rank, node, why: why()? },
         RDZV_ROUND_EVENT_ROUND_OVER => RoundEvent::RoundOver { round, why: why()? },
-        RDZV_ROUND_EVENT_RUN_CLOSED => RoundEvent::RunClosed { by: name.into() },
-        RDZV_ROUND_EVENT_JOB_FAILED => RoundEvent::JobFailed { message: name.into() },
+        RDZV_ROUND_EVENT_RUN_CLOSED => RoundEvent::RunClosed { by: node },
+        RDZV_ROUND_EVENT_JOB_FAILED => RoundEvent::JobFailed { message },
         RDZV_ROUND_EVENT_EXCLUDED => RoundEvent::Excluded { round },
         RDZV_ROUND_EVENT_REPLACED => RoundEvent::Replaced,
         kind => return Err(invalid(format!("`event.kind` is {kind}, not an RDZV_ROUND_EVENT_ kind"))),
@@ -132,19 +157,15 @@ pub(crate) unsafe fn parsed(event: *const rdzv_round_event, name: &str) -> Resul
 }
 
 /// Formats an event as text, for example `node host-3 (rank 3 of round 1) died: heartbeats were missed`,
-/// which replaces the content of `message`. `name` is the name that `rdzv_rendezvous_handler_next_event`
-/// returned with the event.
+/// which replaces the content of `message`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_round_event_describe(
     event: *const rdzv_round_event,
-    name: *const u8,
-    name_len: usize,
     message: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     guard::call!(error, || {
-        let event = parsed(event, text(name, name_len, "name")?)?;
-        let message = reference_mut(message, "message")?;
+        let (event, message) = (parsed(event)?, reference_mut(message, "message")?);
         let description = event.map_or_else(|| "nothing happened".to_string(), |event| event.to_string());
         message.put(description.as_bytes());
         Ok(())
@@ -192,10 +213,10 @@ mod tests {
             RoundEvent::Excluded { round: 4 },
             RoundEvent::Replaced,
         ] {
-            let (mut there, name) = projected(Some(&event));
-            there.struct_size = 32;
+            let mut there = projected(Some(&event));
+            there.struct_size = struct_size::<rdzv_round_event>();
             // SAFETY: the struct is fully initialized.
-            let back = unsafe { parsed(&raw const there, name) }.expect("an event");
+            let back = unsafe { parsed(&raw const there) }.expect("an event");
             assert_eq!(back.as_ref(), Some(&event));
         }
     }

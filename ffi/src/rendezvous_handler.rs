@@ -3,7 +3,7 @@
 use crate::buffer::borrowed;
 use crate::cancel_token::{rdzv_cancel_token, token_of};
 use crate::prelude::*;
-use crate::rendezvous_event::{projected, rdzv_round_event};
+use crate::rendezvous_event::{projected, rdzv_round_event, texts};
 use crate::rendezvous_info::{rdzv_rendezvous, rendezvous_handle};
 use crate::rendezvous_parameters::{self, rdzv_rendezvous_parameters};
 use crate::store::span;
@@ -163,9 +163,9 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_num_nodes_waiting(
 
 /// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next event of this node's round and fills
 /// `*event`, whose `struct_size` the caller has set. The kind is `RDZV_ROUND_EVENT_NONE` if no event
-/// occurred in that time; the round then continues, since its end is an event, too. The name of the node
-/// concerned replaces the content of `name`, which may be NULL. Each event is delivered once, to one
-/// thread, in the order of occurrence.
+/// occurred in that time; the round then continues, since its end is an event, too. The node of the event
+/// replaces the content of `node`, and its message that of `message`, to which `*event` then points; both
+/// may be NULL. Each event is delivered once, to one thread, in the order of occurrence.
 ///
 /// Also returns: `RDZV_UNSUPPORTED` (the backend, for example `static`, has no events).
 #[unsafe(no_mangle)]
@@ -173,19 +173,21 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_next_event(
     handler: *const rdzv_rendezvous_handler,
     timeout_ms: i64,
     event: *mut rdzv_round_event,
-    name: *mut rdzv_buffer,
+    node: *mut rdzv_buffer,
+    message: *mut rdzv_buffer,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     guard::on!(error, handler, event, |of| {
         let happened = of.handler.next_event(span(timeout_ms, Timeouts::default().call)?)?;
-        let (projected, about) = projected(happened.as_ref());
-        fill_unless_null(name, about.as_bytes());
-        Ok(projected)
+        let (mut view, texts) = (projected(happened.as_ref()), texts(happened.as_ref()));
+        // The event is dropped at the end of this call.
+        view.node = fill_unless_null(node, texts.0);
+        view.message = fill_unless_null(message, texts.1);
+        Ok(view)
     })
 }
 
-/// Leaves the rendezvous and releases its resources. Writes 1 to `*clean` if that succeeded, else 0,
-/// unless
+/// Leaves the rendezvous and releases its resources. Writes 1 to `*clean` if that succeeded, else 0, unless
 /// `clean` is NULL. With the `rdzv` backend, calls in progress on other threads return `RDZV_CANCELLED`,
 /// and later calls start a new session.
 #[unsafe(no_mangle)]

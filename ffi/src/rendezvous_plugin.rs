@@ -25,7 +25,7 @@ type Function = Option<unsafe extern "C" fn(user_data: *mut c_void, reply: *mut 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rendezvous_backend_vtable {
-    /// `sizeof(rdzv_rendezvous_backend_vtable)`.
+    /// Set to `sizeof(rdzv_rendezvous_backend_vtable)`.
     pub struct_size: u32,
     /// Reserved; 0.
     pub reserved: u32,
@@ -58,7 +58,7 @@ growing!(rdzv_rendezvous_backend_vtable: 48);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rendezvous_handler_vtable {
-    /// `sizeof(rdzv_rendezvous_handler_vtable)`.
+    /// Set to `sizeof(rdzv_rendezvous_handler_vtable)`.
     pub struct_size: u32,
     /// 1 if the worker ranks of this node use the store over which the nodes met, else 0.
     pub use_agent_store: u32,
@@ -120,8 +120,7 @@ growing!(rdzv_rendezvous_handler_vtable: 120);
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_url_request {
-    /// Size of this struct, in bytes, in the library that created it. If it is smaller than expected, later
-    /// fields are absent.
+    /// Size of this struct in the library, in bytes. Fields beyond that size are absent.
     pub struct_size: u32,
     /// Reserved; 0.
     pub reserved: u32,
@@ -144,7 +143,7 @@ pub struct rdzv_url_request {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_url_scheme_vtable {
-    /// `sizeof(rdzv_url_scheme_vtable)`.
+    /// Set to `sizeof(rdzv_url_scheme_vtable)`.
     pub struct_size: u32,
     /// Reserved; 0.
     pub reserved: u32,
@@ -174,7 +173,7 @@ growing!(rdzv_url_scheme_vtable: 40);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_url_rendezvous_vtable {
-    /// `sizeof(rdzv_url_rendezvous_vtable)`.
+    /// Set to `sizeof(rdzv_url_rendezvous_vtable)`.
     pub struct_size: u32,
     /// Reserved; 0.
     pub reserved: u32,

@@ -162,17 +162,12 @@ pub unsafe extern "C" fn rdzv_reply_set_group(reply: *mut rdzv_reply, group: *co
     unsafe { fill(reply, body) };
 }
 
-/// Sets an event of a round. `name` is the name of the node that died or that closed the run.
+/// Sets an event of a round; `event` is copied.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_reply_set_event(
-    reply: *mut rdzv_reply,
-    event: *const rdzv_round_event,
-    name: *const u8,
-    name_len: usize,
-) {
+pub unsafe extern "C" fn rdzv_reply_set_event(reply: *mut rdzv_reply, event: *const rdzv_round_event) {
     let body = |reply: &mut rdzv_reply| {
         // SAFETY: NULL or valid, as the header requires.
-        reply.event = unsafe { parsed(event, text(name, name_len, "name")?) }?;
+        reply.event = unsafe { parsed(event) }?;
         Ok(())
     };
     // SAFETY: NULL or valid, as the header requires.

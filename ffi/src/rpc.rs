@@ -224,15 +224,15 @@ pub(crate) fn describe_end(end: &Result<(), MembershipError>) -> String {
 }
 
 /// Fills the caller's buffers and returns the event for C.
-pub(crate) unsafe fn shown(
+pub(crate) unsafe fn projected(
     (kind, worker, message): (i32, Option<&WorkerInfo>, &str),
     name: *mut rdzv_buffer,
     why: *mut rdzv_buffer,
 ) -> rdzv_rpc_event {
     // SAFETY: the pointers are NULL or valid as the header requires.
     unsafe {
-        fill_unless_null(name, worker.map_or(&[], |worker| worker.name.as_bytes()));
-        fill_unless_null(why, message.as_bytes());
+        fill_unless_null(name, worker.map(|worker| &*worker.name));
+        fill_unless_null(why, Some(message));
     }
     rdzv_rpc_event { kind, id: worker.map_or(-1, |worker| worker.id.into()), ..Default::default() }
 }
@@ -468,6 +468,6 @@ pub unsafe extern "C" fn rdzv_rpc_next_event(
             Some(message) => (RDZV_RPC_EVENT_OVER, None, &**message),
             None => view(happened.as_ref()),
         };
-        Ok(shown(ending, name, why))
+        Ok(projected(ending, name, why))
     })
 }

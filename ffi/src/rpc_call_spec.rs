@@ -10,7 +10,7 @@ use rendezvous_rpc::driver::group::{CallSpec, Callee};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_call_spec {
-    /// `sizeof(rdzv_rpc_call_spec)`.
+    /// Set to `sizeof(rdzv_rpc_call_spec)`.
     pub struct_size: u32,
     /// Id of the callee, if `callee` is NULL.
     pub callee_id: i32,

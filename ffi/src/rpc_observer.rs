@@ -109,8 +109,8 @@ pub unsafe extern "C" fn rdzv_rpc_observer_next(
             }
             Some(Observation::Left(worker)) => (RDZV_RPC_OBSERVATION_LEFT, Some(worker), ""),
         };
-        fill_unless_null(name, worker.map_or(&[], |worker| worker.name.as_bytes()));
-        fill_unless_null(address, index.as_bytes());
+        fill_unless_null(name, worker.map(|worker| &*worker.name));
+        fill_unless_null(address, Some(index));
         let id = worker.map_or(-1, |worker| worker.id.into());
         Ok(rdzv_rpc_observation { kind, id, ..Default::default() })
     })

@@ -19,7 +19,7 @@ use rendezvous_rpc::options::RpcOptions;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_options {
-    /// `sizeof(rdzv_rpc_options)`.
+    /// Set to `sizeof(rdzv_rpc_options)`.
     pub struct_size: u32,
     /// Number of threads that run pooled handlers, from 1 to 1024; 0: 16. Each is started when there is
     /// work for it.

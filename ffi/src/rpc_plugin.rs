@@ -24,8 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_rpc_worker_request {
-    /// Size of this struct, in bytes, in the library that created it. If it is smaller than expected,
-    /// later fields are absent.
+    /// Size of this struct in the library, in bytes. Fields beyond that size are absent.
     pub struct_size: u32,
     /// Id of the worker.
     pub id: i32,
@@ -52,7 +51,7 @@ pub struct rdzv_rpc_worker_request {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_backend_vtable {
-    /// `sizeof(rdzv_rpc_backend_vtable)`.
+    /// Set to `sizeof(rdzv_rpc_backend_vtable)`.
     pub struct_size: u32,
     /// Reserved; 0.
     pub reserved: u32,
@@ -81,7 +80,7 @@ growing!(rdzv_rpc_backend_vtable: 32);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_agent_vtable {
-    /// `sizeof(rdzv_rpc_agent_vtable)`.
+    /// Set to `sizeof(rdzv_rpc_agent_vtable)`.
     pub struct_size: u32,
     /// Reserved; 0.
     pub reserved: u32,

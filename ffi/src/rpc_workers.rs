@@ -27,7 +27,7 @@ pub struct rdzv_rpc_worker_info {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_workers {
-    /// Size of this struct in the library, in bytes.
+    /// Size of this struct in the library, in bytes. Fields beyond that size are absent.
     pub struct_size: u32,
     /// Reserved; 0.
     pub reserved: u32,
@@ -102,7 +102,7 @@ pub struct rdzv_rpc_device_map {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_devices {
-    /// Size of this struct in the library, in bytes.
+    /// Size of this struct in the library, in bytes. Fields beyond that size are absent.
     pub struct_size: u32,
     /// Reserved; 0.
     pub reserved: u32,

@@ -32,7 +32,7 @@ pub struct rdzv_keep_alive {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_server_options {
-    /// Must be `sizeof(rdzv_server_options)`.
+    /// Set to `sizeof(rdzv_server_options)`.
     pub struct_size: u32,
     /// Address families that `::` accepts: `RDZV_FAMILY_AS_GIVEN` or `RDZV_FAMILY_DUAL_STACK`.
     pub family: i32,

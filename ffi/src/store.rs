@@ -209,9 +209,8 @@ pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
 /// Stores a value of up to 8 MiB under a key of up to 8192 bytes with its prefix. When it returns `RDZV_OK`,
 /// the store has the value.
 ///
-/// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message says
-/// whether the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`,
-/// `RDZV_LIMIT_EXCEEDED`,
+/// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message says whether
+/// the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`,
 /// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`; for a file also `RDZV_IO`,
 /// `RDZV_CORRUPT` (a torn record; the message has its offset), and `RDZV_SERVER_GONE` (the file was removed
 /// or replaced); `RDZV_UNSUPPORTED` for a kind that lacks the operation.

@@ -11,7 +11,7 @@ use rendezvous_core::driver::store_client::StoreOptions;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_store_options {
-    /// Must be `sizeof(rdzv_store_options)`.
+    /// Set to `sizeof(rdzv_store_options)`.
     pub struct_size: u32,
     /// Port of the server, above 0.
     pub port: u16,

@@ -150,14 +150,13 @@ pub unsafe extern "C" fn rdzv_watch_next(
     guard::on!(error, watch, change, |of| {
         let next = of.watch.next(span(timeout_ms, of.default)?);
         let next = next.map_err(|error| of_keys(watch_fault(&error), &[of.watch.key()]))?;
-        let mut view = rdzv_change::default();
-        let (mut key_bytes, mut value_bytes) = (&[][..], &[][..]);
-        if let Some(next) = &next {
-            view = change_of(next.revision, &next.key, next.value.as_deref());
-            (key_bytes, value_bytes) = (&next.key, next.value.as_deref().unwrap_or_default());
-        }
+        let value_bytes = next.as_ref().and_then(|next| next.value.as_deref());
+        let mut view = match &next {
+            Some(next) => change_of(next.revision, &next.key, value_bytes),
+            None => rdzv_change::default(),
+        };
         // The change is dropped at the end of this call.
-        view.key = fill_unless_null(key, key_bytes);
+        view.key = fill_unless_null(key, next.as_ref().map(|next| &next.key));
         view.value = fill_unless_null(value, value_bytes);
         Ok(view)
     })

@@ -7,7 +7,7 @@ use rendezvous_agent::driver::process::Registered;
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdzv_worker_call {
-    /// Size of this struct in the library, in bytes; fields beyond that size are absent.
+    /// Size of this struct in the library, in bytes. Fields beyond that size are absent.
     pub struct_size: u32,
     /// Unused; 0.
     pub reserved: u32,

@@ -22,7 +22,7 @@ pub const RDZV_WORKERS_FAILED: i32 = 6;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_worker_group {
-    /// Size of this struct in the library that filled it, in bytes; fields beyond that size are absent.
+    /// Size of this struct in the library, in bytes. Fields beyond that size are absent.
     pub struct_size: u32,
     /// One of the `RDZV_WORKERS_` constants.
     pub state: i32,
@@ -50,7 +50,7 @@ pub struct rdzv_worker_group {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_worker {
-    /// Size of this struct in the library that filled it, in bytes; fields beyond that size are absent.
+    /// Size of this struct in the library, in bytes. Fields beyond that size are absent.
     pub struct_size: u32,
     /// Rank among the workers of this agent.
     pub local_rank: u32,

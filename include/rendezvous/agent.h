@@ -22,7 +22,7 @@ extern "C" {
 
 // Arguments of a worker function. Valid during the call only.
 typedef struct {
-  // Size of this struct in the library, in bytes; fields beyond that size are absent.
+  // Size of this struct in the library, in bytes. Fields beyond that size are absent.
   uint32_t struct_size;
   // Unused; 0.
   uint32_t reserved;
@@ -76,7 +76,7 @@ void rdzv_worker_call_return(rdzv_worker_call *call, const uint8_t *data, size_t
 
 // State of one worker.
 typedef struct {
-  // Size of this struct in the library that filled it, in bytes; fields beyond that size are absent.
+  // Size of this struct in the library, in bytes. Fields beyond that size are absent.
   uint32_t struct_size;
   // Rank among the workers of this agent.
   uint32_t local_rank;
@@ -100,7 +100,7 @@ typedef struct {
 
 // Workers of an agent at one moment.
 typedef struct {
-  // Size of this struct in the library that filled it, in bytes; fields beyond that size are absent.
+  // Size of this struct in the library, in bytes. Fields beyond that size are absent.
   uint32_t struct_size;
   // One of the `RDZV_WORKERS_` constants.
   int32_t state;
@@ -163,12 +163,11 @@ const char *rdzv_worker_state_name(int32_t state);
 // communication.
 #define RDZV_RANKS_IDENTICAL 1
 
-// Options of an agent. A zeroed struct with `struct_size`, and with a program or a function, is
-// complete: 0 and NULL stand for the default of a field. Program, arguments, environment and paths may
-// be any bytes; the other strings are UTF-8. Times are in milliseconds. There is no value that means for
-// ever; a time of many years is accepted.
+// Options of an agent. A zeroed struct with `struct_size`, and with a program or a function, is complete:
+// 0 and NULL stand for the default of a field. Program, arguments, environment and paths may be any bytes;
+// the other strings are UTF-8. There is no value that means for ever; a time of many years is accepted.
 typedef struct {
-  // Must be `sizeof(rdzv_agent_options)`.
+  // Set to `sizeof(rdzv_agent_options)`.
   uint32_t struct_size;
   // Number of workers, at most 4,096. Default 1.
   uint32_t local_world_size;
@@ -226,35 +225,38 @@ typedef struct {
   // Processors of a worker: one of the `RDZV_NUMA_` numbers. Default `RDZV_NUMA_NONE`. The others need
   // a `program` for the workers and the program `numactl`, which is searched for in `PATH`.
   int32_t numa_binding;
-  // Time that workers have to end after the stop signal; then they are killed. Default 30,000; -1:
-  // they are killed at once.
+  // Time that workers have to end after the stop signal, in milliseconds; then they are killed. Default
+  // 30,000; -1: they are killed at once.
   int64_t stop_timeout_ms;
-  // Time that processes that workers leave behind have to end once no worker is alive; then they are
-  // killed. `stop_timeout_ms` still applies. An event names them at once. Default 3,000; -1: they are
-  // killed at once. Custom workers report the workers only.
+  // Time that processes that workers leave behind have to end once no worker is alive, in milliseconds;
+  // then they are killed. `stop_timeout_ms` still applies. An event names them at once. Default 3,000;
+  // -1: they are killed at once. Custom workers report the workers only.
   int64_t leftover_timeout_ms;
-  // Time until the agent gives up on killed workers that do not disappear. Default 5,000.
+  // Time in milliseconds until the agent gives up on killed workers that do not disappear. Default
+  // 5,000.
   int64_t kill_timeout_ms;
-  // Time in which all workers of an attempt must start; then the attempt has failed. The limit exists
-  // because loading a program from an unresponsive file system can block for ever. Default 300,000.
+  // Time in which all workers of an attempt must start, in milliseconds; then the attempt has failed.
+  // The limit exists because loading a program from an unresponsive file system can block for ever.
+  // Default 300,000.
   int64_t start_timeout_ms;
-  // Longest pause before a restart. Pauses apply when consecutive starts fail early, that is, when
-  // their workers ran for less than this time. The first restart follows at once, the second after 100
-  // ms, and each further pause is twice as long. Default 10,000; -1: no pauses.
+  // Longest pause before a restart, in milliseconds. Pauses apply when consecutive starts fail early,
+  // that is, when their workers ran for less than this time. The first restart follows at once, the
+  // second after 100 ms, and each further pause is twice as long. Default 10,000; -1: no pauses.
   int64_t restart_backoff_ms;
-  // Time for which agents whose workers have succeeded wait for the others at the exit barrier.
-  // Default: as long as workers of other agents run if the rendezvous reports deaths (`rdzv`), so that
-  // the slowest live worker ends the wait; otherwise (`static`, most custom backends) 300,000. -1: the
-  // agent does not wait.
+  // Time for which agents whose workers have succeeded wait for the others at the exit barrier, in
+  // milliseconds. Default: as long as workers of other agents run if the rendezvous reports deaths
+  // (`rdzv`), so that the slowest live worker ends the wait; otherwise (`static`, most custom backends)
+  // 300,000. -1: the agent does not wait.
   int64_t exit_barrier_timeout_ms;
-  // Time for which the agent waits for the other agents when ranks are assigned. Default 60,000.
+  // Time in milliseconds for which the agent waits for the other agents when ranks are assigned. Default
+  // 60,000.
   int64_t assign_timeout_ms;
-  // Interval at which the agent polls for waiting nodes if the rendezvous does not report them.
-  // Default 1,000.
+  // Interval in milliseconds at which the agent polls for waiting nodes if the rendezvous does not
+  // report them. Default 1,000.
   int64_t monitor_interval_ms;
-  // Time for which a worker may hang in the kernel (state D), where signals do not reach it. Then the
-  // group is `RDZV_WORKERS_UNHEALTHY` and the agent ends with `RDZV_OUTCOME_FAILED`, because a restart
-  // cannot help. Default: not checked.
+  // Time in milliseconds for which a worker may hang in the kernel (state D), where signals do not reach
+  // it. Then the group is `RDZV_WORKERS_UNHEALTHY` and the agent ends with `RDZV_OUTCOME_FAILED`,
+  // because a restart cannot help. Default: not checked.
   int64_t stuck_timeout_ms;
   // Path of a named pipe through which workers set timers, by the protocol of PyTorch's file timers.
   // The agent creates the pipe, removes it when the agent is freed, and passes the path to workers in
@@ -414,7 +416,7 @@ const char *rdzv_agent_phase_name(int32_t phase);
 
 // Failure of one worker.
 typedef struct {
-  // Size of this struct in the library that filled it, in bytes; fields beyond that size are absent.
+  // Size of this struct in the library, in bytes. Fields beyond that size are absent.
   uint32_t struct_size;
   // Rank of the worker on its agent.
   uint32_t local_rank;
@@ -544,7 +546,7 @@ rdzv_status rdzv_agent_get_worker_group(const rdzv_agent *agent, const rdzv_work
 // Receiver of an agent's metrics and event records. The functions are called on the thread that drives
 // the agent. They must not block, throw, or run or free the agent.
 typedef struct {
-  // Must be `sizeof(rdzv_agent_sink)`.
+  // Set to `sizeof(rdzv_agent_sink)`.
   uint32_t struct_size;
   // Unused; set to 0.
   uint32_t reserved;
@@ -569,10 +571,9 @@ typedef struct {
 // running).
 rdzv_status rdzv_agent_add_sink(const rdzv_agent *agent, const rdzv_agent_sink *sink, rdzv_error **error);
 
-// Serves the agent's health over HTTP at `host` (a numeric address) and `port` (0 for any free port).
-// The status is 200 if the agent is healthy and 503 if it is overdue to make progress; the body is a
-// JSON object (docs/agent.md). The server runs on its own thread until the agent is destroyed. The port
-// goes to
+// Serves the agent's health over HTTP at `host` (a numeric address) and `port` (0 for any free port). The
+// status is 200 if the agent is healthy and 503 if it is overdue to make progress; the body is a JSON
+// object (docs/agent.md). The server runs on its own thread until the agent is destroyed. The port goes to
 // `*bound` unless `bound` is NULL.
 //
 // Errors: `RDZV_INVALID_ARGUMENT` (`host` is not an address), `RDZV_IO` (the address cannot be bound, or

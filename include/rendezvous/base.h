@@ -371,7 +371,7 @@ typedef struct rdzv_context rdzv_context;
 
 // Log line. It and everything that it points to are valid during the call only.
 typedef struct {
-  // Size of this struct in the library that created it, in bytes; fields beyond that size are absent.
+  // Size of this struct in the library, in bytes. Fields beyond that size are absent.
   uint32_t struct_size;
   // One of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
   int32_t level;
@@ -388,7 +388,7 @@ typedef struct {
 // it belongs to or on handles of that context: they return `RDZV_REENTRANT`, also while the context or its
 // last handle is being freed, and `rdzv_context_free` does nothing.
 typedef struct {
-  // Must be `sizeof(rdzv_log_sink)`.
+  // Set to `sizeof(rdzv_log_sink)`.
   uint32_t struct_size;
   // Least important level to receive, one of `RDZV_LOG_ERROR` to `RDZV_LOG_DEBUG`.
   int32_t level_max;

@@ -89,7 +89,7 @@ class rendezvous_reply : public plugin_reply {
   }
   void set_event(const round_event& event) {
     const rdzv_round_event c_event = event.c_event();
-    rdzv_reply_set_event(reply_, &c_event, detail::bytes(event.name), event.name.size());
+    rdzv_reply_set_event(reply_, &c_event);
   }
   /// What a backend makes. The library owns it.
   void set_handler(std::unique_ptr<custom_handler> made);

@@ -59,8 +59,7 @@ typedef struct rdzv_loop_member rdzv_loop_member;
 // `rdzv_event.kind`: the node is a spare, with `spares_ahead` other spares ahead of it.
 #define RDZV_EVENT_NODE_STANDING_BY 4
 
-// `rdzv_event.kind`: `round_event` has an event of the node's round or of the run; `node` has the name
-// of the node that it is about, and `message` that of a failed job.
+// `rdzv_event.kind`: `round_event` has an event of the node's round or of the run.
 #define RDZV_EVENT_ROUND 5
 
 // `rdzv_event.kind`: the session of a node or a native store has ended, together with its leases and
@@ -101,7 +100,7 @@ typedef struct rdzv_loop_member rdzv_loop_member;
 // to is valid until the next call of `rdzv_loop_next_event`, but for `member`, which is valid until it
 // is removed, and `op`.
 typedef struct {
-  // Set this to `sizeof(rdzv_event)` before the call; on return it is the number of bytes filled.
+  // Set to `sizeof(rdzv_event)` before the call. The library sets it to the number of bytes it filled.
   uint32_t struct_size;
   // One of the `RDZV_EVENT_` numbers; later versions may add more.
   int32_t kind;
@@ -119,15 +118,6 @@ typedef struct {
   const rdzv_change *change;
   // `RDZV_EVENT_ROUND`: the event of the round.
   const rdzv_round_event *round_event;
-  // `RDZV_EVENT_ROUND`: name of the node that the event is about. Not NUL-terminated.
-  const uint8_t *node;
-  // Length of `node` in bytes.
-  size_t node_len;
-  // `RDZV_EVENT_ROUND` of kind `RDZV_ROUND_EVENT_JOB_FAILED`: message of the node that reported the
-  // failure. Not NUL-terminated.
-  const uint8_t *message;
-  // Length of `message` in bytes.
-  size_t message_len;
   // `RDZV_EVENT_LEASE_OVER`: number of the lease.
   uint64_t lease;
   // `RDZV_EVENT_LEASE_OVER`: why it ended, such as `RDZV_WHY_DEADLINE`.
@@ -229,7 +219,7 @@ rdzv_status rdzv_loop_cancel(rdzv_loop *event_loop, const rdzv_op *op, rdzv_erro
 
 // Position of a node in a round. What it points to is valid until the operation is used again or freed.
 typedef struct {
-  // Set this to `sizeof(rdzv_round)` before the call; on return it is the number of bytes filled.
+  // Set to `sizeof(rdzv_round)` before the call. The library sets it to the number of bytes it filled.
   uint32_t struct_size;
   // Rank of the node among the nodes.
   uint32_t node_rank;
@@ -256,7 +246,8 @@ typedef struct {
 
 // State of a run.
 typedef struct {
-  // Set this to `sizeof(rdzv_run_info)` before the call; on return it is the number of bytes filled.
+  // Set to `sizeof(rdzv_run_info)` before the call. The library sets it to the number of bytes it
+  // filled.
   uint32_t struct_size;
   // 1 if the round is live, else 0.
   int32_t complete;
@@ -274,7 +265,7 @@ typedef struct {
 
 // Member of a round. What it points to is valid until the operation is used again or freed.
 typedef struct {
-  // Set this to `sizeof(rdzv_round_member)` before the call; on return it is the number of bytes
+  // Set to `sizeof(rdzv_round_member)` before the call. The library sets it to the number of bytes it
   // filled.
   uint32_t struct_size;
   // Rank of the member among the nodes.

@@ -94,9 +94,12 @@ class event_loop : public detail::owner<event_loop, rdzv_loop, rdzv_loop_free> {
     copy.op_data = next->op_data;
     if (next->error != nullptr) copy.failure = error(rdzv_error_status(next->error), rdzv_error_clone(next->error));
     if (next->change != nullptr) copy.changed = detail::cpp_change(*next->change);
-    if (next->round_event != nullptr) copy.round_event = *next->round_event;
-    copy.node = detail::text(next->node, next->node_len);
-    copy.message = detail::text(next->message, next->message_len);
+    if (next->round_event != nullptr) {
+      copy.round_event = *next->round_event;
+      copy.node = detail::text(copy.round_event.node, copy.round_event.node_len);
+      copy.message = detail::text(copy.round_event.message, copy.round_event.message_len);
+      copy.round_event.node = copy.round_event.message = nullptr;
+    }
     copy.lease = next->lease;
     copy.lease_why = next->lease_why;
     copy.spares_ahead = next->spares_ahead;

@@ -60,9 +60,8 @@ void rdzv_reply_add_value(rdzv_reply *reply, const uint8_t *value, size_t value_
 // Sets the group that a rendezvous has formed; `group` is copied.
 void rdzv_reply_set_group(rdzv_reply *reply, const rdzv_rendezvous_group *group);
 
-// Sets an event of a round. `name` is the name of the node that died or that closed the run.
-void rdzv_reply_set_event(rdzv_reply *reply, const rdzv_round_event *event, const uint8_t *name,
-                          size_t name_len);
+// Sets an event of a round; `event` is copied.
+void rdzv_reply_set_event(rdzv_reply *reply, const rdzv_round_event *event);
 
 // -----------------------------------------------------------------------------------------------------------
 // Custom stores: stores implemented by the caller.
@@ -116,7 +115,7 @@ void rdzv_reply_set_event(rdzv_reply *reply, const rdzv_round_event *event, cons
 
 // Request to a custom store. It and everything that it points to are valid during the call only.
 typedef struct {
-  // Size of this struct in the library that created it, in bytes; fields beyond that size are absent.
+  // Size of this struct in the library, in bytes. Fields beyond that size are absent.
   uint32_t struct_size;
   // One of `RDZV_STORE_SET` to `RDZV_STORE_QUEUE_LEN`; later versions may add more.
   int32_t operation;
@@ -138,7 +137,7 @@ typedef struct {
 // block: the caller of an operation gets `RDZV_TIMED_OUT` at its deadline regardless. It must not throw.
 // An operation that it calls on the store handle that is calling it returns `RDZV_REENTRANT`.
 typedef struct {
-  // Must be `sizeof(rdzv_store_vtable)`.
+  // Set to `sizeof(rdzv_store_vtable)`.
   uint32_t struct_size;
   // Unused; set to 0.
   uint32_t reserved;
@@ -201,7 +200,7 @@ rdzv_status rdzv_parse_config(const uint8_t *config, size_t config_len, rdzv_lis
 // block and must not throw. If it requests a handler of the same backend from its context, that call
 // returns `RDZV_REENTRANT`.
 typedef struct {
-  // `sizeof(rdzv_rendezvous_backend_vtable)`.
+  // Set to `sizeof(rdzv_rendezvous_backend_vtable)`.
   uint32_t struct_size;
   // Reserved; 0.
   uint32_t reserved;
@@ -223,8 +222,7 @@ typedef struct {
 
 // Request to a URL scheme in user code. All its content is valid only during the call.
 typedef struct {
-  // Size of this struct, in bytes, in the library that created it. If it is smaller than expected, later
-  // fields are absent.
+  // Size of this struct in the library, in bytes. Fields beyond that size are absent.
   uint32_t struct_size;
   // Reserved; 0.
   uint32_t reserved;
@@ -245,7 +243,7 @@ typedef struct {
 // URL scheme in user code. Several library threads may call `create` at the same time; it may block and
 // must not throw.
 typedef struct {
-  // `sizeof(rdzv_url_scheme_vtable)`.
+  // Set to `sizeof(rdzv_url_scheme_vtable)`.
   uint32_t struct_size;
   // Reserved; 0.
   uint32_t reserved;
@@ -267,7 +265,7 @@ typedef struct {
 // may block and must not throw. A call that they make on the handle from which they are called returns
 // `RDZV_REENTRANT`. Each returns `RDZV_OK`, or any other status of this header as the reason for failure.
 typedef struct {
-  // `sizeof(rdzv_rendezvous_handler_vtable)`.
+  // Set to `sizeof(rdzv_rendezvous_handler_vtable)`.
   uint32_t struct_size;
   // 1 if the worker ranks of this node use the store over which the nodes met, else 0.
   uint32_t use_agent_store;
@@ -314,7 +312,7 @@ typedef struct {
 // Rendezvous by URL in user code. Its functions are called on library threads, one at a time except for
 // `cancel`; they may block and must not throw.
 typedef struct {
-  // `sizeof(rdzv_url_rendezvous_vtable)`.
+  // Set to `sizeof(rdzv_url_rendezvous_vtable)`.
   uint32_t struct_size;
   // Reserved; 0.
   uint32_t reserved;
@@ -387,7 +385,7 @@ typedef struct rdzv_workers rdzv_workers;
 
 // Event of a worker.
 typedef struct {
-  // Must be `sizeof(rdzv_worker_event)`.
+  // Set to `sizeof(rdzv_worker_event)`.
   uint32_t struct_size;
   // One of `RDZV_WORKER_STARTED` to `RDZV_WORKERS_LOST`.
   int32_t kind;
@@ -416,7 +414,7 @@ typedef struct {
 
 // Workers to start. Valid during the call only.
 typedef struct {
-  // Size of this struct in the library, in bytes; fields beyond that size are absent.
+  // Size of this struct in the library, in bytes. Fields beyond that size are absent.
   uint32_t struct_size;
   // Unused; 0.
   uint32_t reserved;
@@ -431,7 +429,7 @@ typedef struct {
 // after the other. They must not throw. They may block, but the agent's timeouts keep running, and an
 // agent whose timeout passes ends without waiting for them.
 typedef struct {
-  // Must be `sizeof(rdzv_workers_vtable)`.
+  // Set to `sizeof(rdzv_workers_vtable)`.
   uint32_t struct_size;
   // Unused; set to 0.
   uint32_t reserved;
@@ -479,8 +477,7 @@ rdzv_status rdzv_agent_new_custom(const rdzv_context *context, const rdzv_agent_
 
 // Request to create a worker. All its content is valid only during the call.
 typedef struct {
-  // Size of this struct, in bytes, in the library that created it. If it is smaller than expected,
-  // later fields are absent.
+  // Size of this struct in the library, in bytes. Fields beyond that size are absent.
   uint32_t struct_size;
   // Id of the worker.
   int32_t id;
@@ -505,7 +502,7 @@ typedef struct {
 // an event loop is created, and shut down, on a library thread). They may block and must not throw. Each
 // returns `RDZV_OK`, or any other status of this header as the reason for failure.
 typedef struct {
-  // `sizeof(rdzv_rpc_backend_vtable)`.
+  // Set to `sizeof(rdzv_rpc_backend_vtable)`.
   uint32_t struct_size;
   // Reserved; 0.
   uint32_t reserved;
@@ -525,7 +522,7 @@ typedef struct {
 // failure. They must not call, list or shut down their own worker, which returns `RDZV_REENTRANT`.
 // Handlers and callbacks that they run may do so.
 typedef struct {
-  // `sizeof(rdzv_rpc_agent_vtable)`.
+  // Set to `sizeof(rdzv_rpc_agent_vtable)`.
   uint32_t struct_size;
   // Reserved; 0.
   uint32_t reserved;

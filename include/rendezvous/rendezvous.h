@@ -38,11 +38,11 @@ typedef struct {
   int64_t max_nodes;
   // Name or address at which other nodes reach this node. NULL: the backend determines one.
   const char *local_addr;
-  // Options of the backend as `name=value,name=value`, like the `--rdzv-conf` of torchrun. Spaces
-  // around names and values are ignored. NULL: none. A backend in user code gets NULL: `options` has
-  // them.
+  // Options of the backend as `name=value,name=value`, like the `--rdzv-conf` of torchrun. Spaces around
+  // names and values are ignored. Times in options of the built-in backends are seconds, also with a
+  // fraction (docs/handlers.md). NULL: none. A backend in user code gets NULL: `options` has them.
   const char *config;
-  // Options of the backend. One that is in `config`, too, replaces it.
+  // Options of the backend, in the same units. One that is in `config`, too, replaces it.
   const rdzv_pair *options;
   // Number of `options`.
   size_t option_count;
@@ -66,13 +66,13 @@ rdzv_status rdzv_parse_endpoint(const uint8_t *endpoint, size_t endpoint_len, rd
 // The number of nodes that wait for the next round changed to `nodes`; 0 if the last of them has left.
 #define RDZV_ROUND_EVENT_NODES_WAITING 1
 
-// Another member of the round died: see `round`, `node_rank`, `why` and the name.
+// Another member of the round died: see `round`, `node_rank`, `node` and `why`.
 #define RDZV_ROUND_EVENT_PEER_DIED 2
 
 // The round has ended and its keys can no longer be changed: see `round` and `why`.
 #define RDZV_ROUND_EVENT_ROUND_OVER 3
 
-// The run is closed permanently. The name is that of the node that closed it, if it has one.
+// The run is closed permanently. `node` is the node that closed it, if it has a name.
 #define RDZV_ROUND_EVENT_RUN_CLOSED 4
 
 // Round `round` was formed without this node. The node is no longer in the run and may join again.
@@ -81,8 +81,7 @@ rdzv_status rdzv_parse_endpoint(const uint8_t *endpoint, size_t endpoint_len, rd
 // Another process joined under this node's name. This process is no longer in the run and must not rejoin.
 #define RDZV_ROUND_EVENT_REPLACED 6
 
-// Another node reported that the job failed; its message is passed in place of the name. The run is closed
-// permanently.
+// Another node reported that the job failed, with `message`. The run is closed permanently.
 #define RDZV_ROUND_EVENT_JOB_FAILED 7
 
 // Reason: the subject of the event left on request.
@@ -139,7 +138,7 @@ rdzv_status rdzv_parse_endpoint(const uint8_t *endpoint, size_t endpoint_len, rd
 // Reason: it requested another round, and left or timed out before that round was formed.
 #define RDZV_WHY_GAVE_UP 18
 
-// Event of a round or of the run.
+// Event of a round or of the run. Fields that its kind does not name are 0 or NULL.
 typedef struct {
   // Set to `sizeof(rdzv_round_event)` before the call. The library sets it to the number of bytes it
   // filled.
@@ -156,13 +155,20 @@ typedef struct {
   int32_t why;
   // Reserved; 0.
   uint32_t reserved;
+  // Name of the node that the event is about, UTF-8. Not NUL-terminated.
+  const uint8_t *node;
+  // Length of `node` in bytes.
+  size_t node_len;
+  // Message of the node that reported the failure of the job, UTF-8. Not NUL-terminated.
+  const uint8_t *message;
+  // Length of `message` in bytes.
+  size_t message_len;
 } rdzv_round_event;
 
 // Formats an event as text, for example `node host-3 (rank 3 of round 1) died: heartbeats were missed`,
-// which replaces the content of `message`. `name` is the name that `rdzv_rendezvous_handler_next_event`
-// returned with the event.
-rdzv_status rdzv_round_event_describe(const rdzv_round_event *event, const uint8_t *name, size_t name_len,
-                                      rdzv_buffer *message, rdzv_error **error);
+// which replaces the content of `message`.
+rdzv_status rdzv_round_event_describe(const rdzv_round_event *event, rdzv_buffer *message,
+                                      rdzv_error **error);
 
 // -----------------------------------------------------------------------------------------------------------
 // Results of joining a rendezvous.
@@ -291,17 +297,16 @@ rdzv_status rdzv_rendezvous_handler_num_nodes_waiting(const rdzv_rendezvous_hand
 
 // Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next event of this node's round and fills
 // `*event`, whose `struct_size` the caller has set. The kind is `RDZV_ROUND_EVENT_NONE` if no event
-// occurred in that time; the round then continues, since its end is an event, too. The name of the node
-// concerned replaces the content of `name`, which may be NULL. Each event is delivered once, to one
-// thread, in the order of occurrence.
+// occurred in that time; the round then continues, since its end is an event, too. The node of the event
+// replaces the content of `node`, and its message that of `message`, to which `*event` then points; both
+// may be NULL. Each event is delivered once, to one thread, in the order of occurrence.
 //
 // Also returns: `RDZV_UNSUPPORTED` (the backend, for example `static`, has no events).
 rdzv_status rdzv_rendezvous_handler_next_event(const rdzv_rendezvous_handler *handler, int64_t timeout_ms,
-                                               rdzv_round_event *event, rdzv_buffer *name,
-                                               rdzv_error **error);
+                                               rdzv_round_event *event, rdzv_buffer *node,
+                                               rdzv_buffer *message, rdzv_error **error);
 
-// Leaves the rendezvous and releases its resources. Writes 1 to `*clean` if that succeeded, else 0,
-// unless
+// Leaves the rendezvous and releases its resources. Writes 1 to `*clean` if that succeeded, else 0, unless
 // `clean` is NULL. With the `rdzv` backend, calls in progress on other threads return `RDZV_CANCELLED`,
 // and later calls start a new session.
 rdzv_status rdzv_rendezvous_handler_shutdown(const rdzv_rendezvous_handler *handler, int32_t *clean,

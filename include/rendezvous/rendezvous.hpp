@@ -144,8 +144,10 @@ struct round_event {
   std::uint32_t node_rank = 0;
   /// An RDZV_WHY_ number.
   std::int32_t why = 0;
-  /// The node that died, or that closed the run; or why the job has failed.
-  std::string name;
+  /// The node that died, or that closed the run.
+  std::string node;
+  /// Why the job has failed.
+  std::string message;
 
   /// Whether the round is over for this node, which joins again with `next_rendezvous`. After `nodes_waiting` the round
   /// goes on for as long as its nodes like.
@@ -158,13 +160,13 @@ struct round_event {
   /// In words.
   result<std::string> describe() const {
     const rdzv_round_event event = c_event();
-    detail::buffer message;
-    auto failure =
-        detail::failure_of(rdzv_round_event_describe, &event, detail::bytes(name), name.size(), message.get());
+    detail::buffer text;
+    auto failure = detail::failure_of(rdzv_round_event_describe, &event, text.get());
     if (failure) return std::move(*failure);
-    return message.str();
+    return text.str();
   }
 
+  /// Valid as long as this.
   rdzv_round_event c_event() const {
     rdzv_round_event event{};
     event.struct_size = sizeof event;
@@ -173,6 +175,10 @@ struct round_event {
     event.nodes = nodes;
     event.node_rank = node_rank;
     event.why = why;
+    event.node = detail::bytes(node);
+    event.node_len = node.size();
+    event.message = detail::bytes(message);
+    event.message_len = message.size();
     return event;
   }
 };
@@ -227,13 +233,13 @@ class rendezvous_handler {
   result<std::optional<round_event>> next_event(milliseconds timeout = default_timeout) {
     rdzv_round_event event{};
     event.struct_size = sizeof event;
-    detail::buffer name;
+    detail::buffer node, message;
     auto failure = detail::failure_of(rdzv_rendezvous_handler_next_event, c_handle(), detail::count(timeout), &event,
-                                      name.get());
+                                      node.get(), message.get());
     if (failure) return std::move(*failure);
     if (event.kind == RDZV_ROUND_EVENT_NONE) return std::optional<round_event>();
     return std::optional<round_event>(round_event{static_cast<round_event_kind>(event.kind), event.round, event.nodes,
-                                                  event.node_rank, event.why, name.str()});
+                                                  event.node_rank, event.why, node.str(), message.str()});
   }
   /// Gives everything back; whether all went well.
   result<bool> shutdown() {

@@ -36,7 +36,7 @@ typedef struct {
 // List of workers. The library fills it and owns what it points to until `rdzv_rpc_workers_free`. Any
 // thread may read it.
 typedef struct {
-  // Size of this struct in the library, in bytes.
+  // Size of this struct in the library, in bytes. Fields beyond that size are absent.
   uint32_t struct_size;
   // Reserved; 0.
   uint32_t reserved;
@@ -66,7 +66,7 @@ typedef struct {
 
 // Devices of a worker. The library fills it and owns what it points to until `rdzv_rpc_devices_free`.
 typedef struct {
-  // Size of this struct in the library, in bytes.
+  // Size of this struct in the library, in bytes. Fields beyond that size are absent.
   uint32_t struct_size;
   // Reserved; 0.
   uint32_t reserved;
@@ -95,7 +95,7 @@ void rdzv_rpc_devices_free(rdzv_rpc_devices *devices);
 // Options of a worker of an RPC group. With zeros and `struct_size` all options have their defaults.
 // Strings are NUL-terminated UTF-8. The library copies what it needs.
 typedef struct {
-  // `sizeof(rdzv_rpc_options)`.
+  // Set to `sizeof(rdzv_rpc_options)`.
   uint32_t struct_size;
   // Number of threads that run pooled handlers, from 1 to 1024; 0: 16. Each is started when there is
   // work for it.
@@ -476,7 +476,7 @@ rdzv_status rdzv_rpc_next_event(const rdzv_rpc *rpc, int64_t timeout_ms, rdzv_rp
 
 // Description of a call: callee, handler, payload and timeout.
 typedef struct {
-  // `sizeof(rdzv_rpc_call_spec)`.
+  // Set to `sizeof(rdzv_rpc_call_spec)`.
   uint32_t struct_size;
   // Id of the callee, if `callee` is NULL.
   int32_t callee_id;

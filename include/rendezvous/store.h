@@ -42,7 +42,7 @@ typedef struct {
 // Options of a server. Zero them and set `struct_size`: then each field has its default, which is 0 or
 // NULL in the struct. Set what differs. They, and what they point to, are copied by each call.
 typedef struct {
-  // Must be `sizeof(rdzv_server_options)`.
+  // Set to `sizeof(rdzv_server_options)`.
   uint32_t struct_size;
   // Address families that `::` accepts: `RDZV_FAMILY_AS_GIVEN` or `RDZV_FAMILY_DUAL_STACK`.
   int32_t family;
@@ -143,7 +143,7 @@ void rdzv_server_free(rdzv_server *server);
 // Options of a store client. Zero them, set `struct_size`, `host` and `port`: then each other field has
 // its default, which is 0 or NULL in the struct. They, and what they point to, are copied by each call.
 typedef struct {
-  // Must be `sizeof(rdzv_store_options)`.
+  // Set to `sizeof(rdzv_store_options)`.
   uint32_t struct_size;
   // Port of the server, above 0.
   uint16_t port;
@@ -225,9 +225,8 @@ void rdzv_store_cancel(const rdzv_store *store);
 // Stores a value of up to 8 MiB under a key of up to 8192 bytes with its prefix. When it returns `RDZV_OK`,
 // the store has the value.
 //
-// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message says
-// whether the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`,
-// `RDZV_LIMIT_EXCEEDED`,
+// Errors of this and all operations below: `RDZV_TIMED_OUT`, `RDZV_SERVER_GONE` (the message says whether
+// the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`,
 // `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`; for a file also `RDZV_IO`,
 // `RDZV_CORRUPT` (a torn record; the message has its offset), and `RDZV_SERVER_GONE` (the file was removed
 // or replaced); `RDZV_UNSUPPORTED` for a kind that lacks the operation.
@@ -361,7 +360,7 @@ rdzv_status rdzv_store_new_native(const rdzv_context *context, const rdzv_store_
 
 // Result of an operation. Fields that its request does not have are 0 or NULL.
 typedef struct {
-  // Set this to `sizeof(rdzv_result)` before the call; on return it is the number of bytes filled.
+  // Set to `sizeof(rdzv_result)` before the call. The library sets it to the number of bytes it filled.
   uint32_t struct_size;
   // Status of the operation.
   rdzv_status status;

@@ -156,6 +156,10 @@ void agent_restarts_its_workers_and_succeeds(void) {
   struct heard heard = {.agent = agent};
   rdzv_agent_result result = {.struct_size = sizeof result}, again = {.struct_size = sizeof again};
   FAILS(RDZV_UNSUPPORTED, rdzv_agent_get_result(agent, &result, &error));
+  // A result that is too small is refused before the agent runs.
+  rdzv_agent_result small = {.struct_size = 4};
+  FAILS(RDZV_INVALID_ARGUMENT, rdzv_agent_run(agent, NULL, NULL, &small, &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_agent_get_result(agent, &result, &error));
   OK(rdzv_agent_run(agent, hear, &heard, &result, &error));
   CHECK_NUMBER(result.outcome, RDZV_OUTCOME_SUCCEEDED);
   CHECK_TEXT(result.reason, "all workers succeeded");

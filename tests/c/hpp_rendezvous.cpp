@@ -207,7 +207,7 @@ class own_handler : public rdzv::custom_handler {
       while (!is_cancelled && std::chrono::steady_clock::now() < until) std::this_thread::yield();
       return rdzv::status::ok;
     }
-    reply.set_event({rdzv::round_event_kind::peer_died, 1, 0, 2, RDZV_WHY_HEARTBEAT, "host-2"});
+    reply.set_event({rdzv::round_event_kind::peer_died, 1, 0, 2, RDZV_WHY_HEARTBEAT, "host-2", {}});
     return rdzv::status::ok;
   }
   bool shutdown() override {

@@ -66,6 +66,7 @@ static uint64_t next_is(const rdzv_watch *watch, const char *wanted_key, const c
   check_bytes(__FILE__, __LINE__, change.key, change.key_len, wanted_key);
   CHECK_BUFFER(key, wanted_key);
   CHECK_BUFFER(value, wanted_value == NULL ? "" : wanted_value);
+  CHECK(change.value == (wanted_value == NULL ? NULL : rdzv_buffer_data(value)));
   rdzv_buffer_free(key);
   rdzv_buffer_free(value);
   return change.revision;
@@ -76,6 +77,7 @@ static void no_change(const rdzv_watch *watch) {
   rdzv_change change = {.struct_size = sizeof change, .kind = 77, .revision = 77};
   OK(rdzv_watch_next(watch, 0, &change, key, NULL, &error));
   CHECK(change.kind == RDZV_CHANGE_NONE && change.revision == 0 && rdzv_buffer_len(key) == 0);
+  CHECK(change.key == NULL && change.value == NULL);
   rdzv_buffer_free(key);
 }
 

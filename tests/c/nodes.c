@@ -116,7 +116,8 @@ void nodes_of_a_loop_meet_die_and_meet_again(void) {
   OK(rdzv_loop_remove(nodes[1], &error));
   const rdzv_event event = next_news(loop);
   CHECK(event.kind == RDZV_EVENT_ROUND && event.member == nodes[0]);
-  check_bytes(__FILE__, __LINE__, event.node, event.node_len, "bob");
+  check_bytes(__FILE__, __LINE__, event.round_event->node, event.round_event->node_len, "bob");
+  CHECK(event.round_event->message == NULL && event.round_event->message_len == 0);
   CHECK(event.round_event->kind == RDZV_ROUND_EVENT_PEER_DIED && event.round_event->why == RDZV_WHY_CONNECTION);
   SUBMIT(nodes[0], op, -1, rdzv_op_next_rendezvous(op, &error));
   success_of(loop, op);
@@ -153,8 +154,8 @@ void failure_of_a_job_reaches_the_other_nodes(void) {
   do event = next_news(loop);
   while (event.member != nodes[1] || event.kind != RDZV_EVENT_ROUND ||
          event.round_event->kind != RDZV_ROUND_EVENT_JOB_FAILED);
-  check_bytes(__FILE__, __LINE__, event.message, event.message_len, "code 1");
-  CHECK(event.node == NULL && event.node_len == 0);
+  check_bytes(__FILE__, __LINE__, event.round_event->message, event.round_event->message_len, "code 1");
+  CHECK(event.round_event->node == NULL && event.round_event->node_len == 0);
   rdzv_loop_free(loop);
   for (int i = 0; i < 2; ++i) rdzv_op_free(ops[i]);
   rdzv_server_free(server);

@@ -64,6 +64,11 @@ void operations_are_performed_and_used_again(void) {
   OK(rdzv_store_perform(store, op, -1, &error));
   FAILS(INVALID, rdzv_store_perform(NULL, op, -1, &error));
   CHECK_NUMBER(result_of(op).status, INVALID);
+
+  // After a refused request there is none, not the one before.
+  OK(rdzv_op_get(op, TEXT("k"), &error));
+  FAILS(INVALID, rdzv_op_barrier(op, TEXT("gate"), 0, &error));
+  FAILS(INVALID, rdzv_store_perform(store, op, -1, &error));
   rdzv_op_free(op);
   rdzv_store_free(store);
   rdzv_server_free(server);

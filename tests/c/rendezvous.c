@@ -228,7 +228,7 @@ void static_nodes_meet(void) {
     rdzv_round_event event = {.struct_size = sizeof event};
     FAILS_LIKE(((struct failure){.status = RDZV_UNSUPPORTED,
                                  .message_part = "the rendezvous backend 'static' has no events"}),
-               rdzv_rendezvous_handler_next_event(node->handler, 0, &event, NULL, &error));
+               rdzv_rendezvous_handler_next_event(node->handler, 0, &event, NULL, NULL, &error));
     OK(rdzv_rendezvous_handler_shutdown(node->handler, &clean, &error));
     OK(rdzv_rendezvous_handler_shutdown(node->handler, NULL, &error));
     CHECK_NUMBER(clean, 1);
@@ -388,15 +388,18 @@ void node_of_a_round_knows_its_place(void) {
   OK(rdzv_rendezvous_handler_set_closed(node.handler, &error));
   OK(rdzv_rendezvous_handler_is_closed(node.handler, &closed, &error));
   CHECK_NUMBER(closed, 1);
-  OK(rdzv_rendezvous_handler_next_event(node.handler, PATIENCE_MS, &event, NULL, &error));
+  OK(rdzv_rendezvous_handler_next_event(node.handler, PATIENCE_MS, &event, NULL, NULL, &error));
   CHECK_NUMBER(event.kind, RDZV_ROUND_EVENT_RUN_CLOSED);
   // Why it failed can still be said, and once.
-  rdzv_buffer *message = rdzv_buffer_new();
+  rdzv_buffer *closer = rdzv_buffer_new(), *message = rdzv_buffer_new();
   OK(rdzv_rendezvous_handler_fail(node.handler, (const uint8_t *)"code 1", 6, &error));
   OK(rdzv_rendezvous_handler_fail(node.handler, (const uint8_t *)"code 2", 6, &error));
-  OK(rdzv_rendezvous_handler_next_event(node.handler, PATIENCE_MS, &event, message, &error));
+  OK(rdzv_rendezvous_handler_next_event(node.handler, PATIENCE_MS, &event, closer, message, &error));
   CHECK_NUMBER(event.kind, RDZV_ROUND_EVENT_JOB_FAILED);
   CHECK_BUFFER(message, "code 1");
+  CHECK(event.message == rdzv_buffer_data(message) && event.message_len == 6);
+  CHECK(rdzv_buffer_len(closer) == 0 && event.node == NULL && event.node_len == 0);
+  rdzv_buffer_free(closer);
   rdzv_buffer_free(message);
   rdzv_rendezvous *again = NULL;
   FAILS(RDZV_RENDEZVOUS_CLOSED, rdzv_rendezvous_handler_next_rendezvous(node.handler, &again, &error));
@@ -425,10 +428,10 @@ void handlers_that_cannot_be(void) {
   FAILS(INVALID, rdzv_rendezvous_handler_is_closed(handler, NULL, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_num_nodes_waiting(handler, NULL, &error));
   rdzv_round_event event = {.struct_size = sizeof event};
-  FAILS(INVALID, rdzv_rendezvous_handler_next_event(handler, 0, NULL, NULL, &error));
-  FAILS(INVALID, rdzv_rendezvous_handler_next_event(handler, -2, &event, NULL, &error));
+  FAILS(INVALID, rdzv_rendezvous_handler_next_event(handler, 0, NULL, NULL, NULL, &error));
+  FAILS(INVALID, rdzv_rendezvous_handler_next_event(handler, -2, &event, NULL, NULL, &error));
   event.struct_size = 4;
-  FAILS(INVALID, rdzv_rendezvous_handler_next_event(handler, 0, &event, NULL, &error));
+  FAILS(INVALID, rdzv_rendezvous_handler_next_event(handler, 0, &event, NULL, NULL, &error));
   rdzv_rendezvous_handler_free(handler);
 
   rdzv_rendezvous *info = NULL;
@@ -439,7 +442,7 @@ void handlers_that_cannot_be(void) {
   FAILS(INVALID, rdzv_rendezvous_handler_set_closed(NULL, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_fail(NULL, (const uint8_t *)"x", 1, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_num_nodes_waiting(NULL, &number, &error));
-  FAILS(INVALID, rdzv_rendezvous_handler_next_event(NULL, 0, &event, NULL, &error));
+  FAILS(INVALID, rdzv_rendezvous_handler_next_event(NULL, 0, &event, NULL, NULL, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_shutdown(NULL, &flag, &error));
   FAILS(INVALID, rdzv_rendezvous_handler_set_cancel_token(NULL, NULL, &error));
   rdzv_rendezvous_handler_cancel(NULL);

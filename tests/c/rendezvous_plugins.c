@@ -17,8 +17,6 @@ struct plan {
   bool waits;
   uint64_t round;
   rdzv_round_event event;
-  // Whom the event is about; NULL: host-2.
-  const char *name;
 };
 
 // The backend, and what became of it. The library calls it on threads of its own, so the mutex is over all but the
@@ -135,9 +133,8 @@ static rdzv_status own_num_nodes_waiting(void *user_data, rdzv_reply *reply) {
 static rdzv_status own_next_event(void *user_data, int64_t timeout_ms, rdzv_reply *reply) {
   struct own *own = user_data;
   const struct plan plan = plan_of(own);
-  const char *name = plan.name == NULL ? "host-2" : plan.name;
   CHECK_NUMBER(timeout_ms, 30);
-  if (plan.event.kind != RDZV_ROUND_EVENT_NONE) rdzv_reply_set_event(reply, &plan.event, TEXT(name));
+  if (plan.event.kind != RDZV_ROUND_EVENT_NONE) rdzv_reply_set_event(reply, &plan.event);
   return RDZV_OK;
 }
 
@@ -399,7 +396,7 @@ void own_backend_fails_in_every_way(void) {
   CHECK_LENT(rdzv_rendezvous_handler_run_id(flawed.handle, &len), len, "another run");
   CHECK_NUMBER(rdzv_rendezvous_handler_use_agent_store(flawed.handle), 0);
   rdzv_round_event event = {.struct_size = sizeof event};
-  FAILS(RDZV_UNSUPPORTED, rdzv_rendezvous_handler_next_event(flawed.handle, 0, &event, NULL, &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_rendezvous_handler_next_event(flawed.handle, 0, &event, NULL, NULL, &error));
   OK(rdzv_rendezvous_handler_shutdown(flawed.handle, &clean, &error));
   CHECK_NUMBER(clean, 1);
   end(&flawed, 2);
@@ -425,61 +422,79 @@ void own_backend_tells_what_happened(void) {
   make(&own, -1);
   static const struct {
     rdzv_round_event event;
-    const char *name, *message;
+    const char *node, *message, *description;
   } events[] = {
-      {{.kind = RDZV_ROUND_EVENT_NODES_WAITING, .nodes = 3}, "", "3 nodes wait for the next round"},
+      {{.kind = RDZV_ROUND_EVENT_NODES_WAITING, .nodes = 3}, "", "", "3 nodes wait for the next round"},
       {{.kind = RDZV_ROUND_EVENT_PEER_DIED, .round = 1, .node_rank = 2, .why = RDZV_WHY_HEARTBEAT},
        "host-2",
+       "",
        "node host-2 (rank 2 of round 1) died: heartbeats were missed"},
       {{.kind = RDZV_ROUND_EVENT_ROUND_OVER, .round = 7, .why = RDZV_WHY_TOO_FEW_NODES},
        "",
+       "",
        "round 7 is over: fewer nodes are left than it needs to go on"},
-      {{.kind = RDZV_ROUND_EVENT_RUN_CLOSED}, "host-2", "the run was closed by host-2"},
-      {{.kind = RDZV_ROUND_EVENT_EXCLUDED, .round = 2}, "", "round 2 was formed without this node"},
-      {{.kind = RDZV_ROUND_EVENT_REPLACED}, "", "another process joined under this node's name"},
-      {{.kind = RDZV_ROUND_EVENT_JOB_FAILED}, "host-2", "host-2"},
+      {{.kind = RDZV_ROUND_EVENT_RUN_CLOSED}, "host-2", "", "the run was closed by host-2"},
+      {{.kind = RDZV_ROUND_EVENT_EXCLUDED, .round = 2}, "", "", "round 2 was formed without this node"},
+      {{.kind = RDZV_ROUND_EVENT_REPLACED}, "", "", "another process joined under this node's name"},
+      {{.kind = RDZV_ROUND_EVENT_JOB_FAILED}, "", "code 1", "code 1"},
       {{.kind = RDZV_ROUND_EVENT_PEER_DIED, .round = 1, .why = RDZV_WHY_REFUSED},
        "host-2",
+       "",
        "node host-2 (rank 0 of round 1) was lost: it wanted another round, and the run is closed"},
-      {{.kind = RDZV_ROUND_EVENT_NONE}, "", "nothing happened"},
+      {{.kind = RDZV_ROUND_EVENT_NONE}, "", "", "nothing happened"},
   };
-  rdzv_buffer *name = rdzv_buffer_new(), *message = rdzv_buffer_new();
+  rdzv_buffer *node = rdzv_buffer_new(), *message = rdzv_buffer_new(), *description = rdzv_buffer_new();
   for (size_t i = 0; i < sizeof events / sizeof *events; ++i) {
     rdzv_round_event planned = events[i].event;
     planned.struct_size = sizeof planned;
+    // Texts that the kind does not have are dropped.
+    const char *of_node = events[i].node[0] == '\0' ? "host-9" : events[i].node;
+    const char *of_message = events[i].message[0] == '\0' ? "code 9" : events[i].message;
+    planned.node = (const uint8_t *)of_node;
+    planned.node_len = strlen(of_node);
+    planned.message = (const uint8_t *)of_message;
+    planned.message_len = strlen(of_message);
     PLAN(&own, event, planned);
-    // A name that the event has no use for is dropped.
-    PLAN(&own, name, events[i].name[0] == '\0' ? NULL : events[i].name);
     rdzv_round_event told = {.struct_size = sizeof told};
-    OK(rdzv_rendezvous_handler_next_event(own.handle, 30, &told, i % 2 == 0 ? NULL : name, &error));
-    OK(rdzv_rendezvous_handler_next_event(own.handle, 30, &told, name, &error));
+    OK(rdzv_rendezvous_handler_next_event(own.handle, 30, &told, NULL, NULL, &error));
+    CHECK(told.node == NULL && told.message == NULL);
+    OK(rdzv_rendezvous_handler_next_event(own.handle, 30, &told, node, message, &error));
     CHECK_NUMBER(told.struct_size, sizeof told);
     CHECK_NUMBER(told.kind, events[i].event.kind);
     CHECK(told.round == events[i].event.round && told.nodes == events[i].event.nodes);
     CHECK(told.node_rank == events[i].event.node_rank && told.why == events[i].event.why);
-    CHECK_BUFFER(name, events[i].name);
-    OK(rdzv_round_event_describe(&told, rdzv_buffer_data(name), rdzv_buffer_len(name), message, &error));
+    CHECK_BUFFER(node, events[i].node);
     CHECK_BUFFER(message, events[i].message);
+    CHECK(told.node == (told.node_len == 0 ? NULL : rdzv_buffer_data(node)));
+    CHECK(told.message == (told.message_len == 0 ? NULL : rdzv_buffer_data(message)));
+    CHECK(told.node_len == rdzv_buffer_len(node) && told.message_len == rdzv_buffer_len(message));
+    OK(rdzv_round_event_describe(&told, description, &error));
+    CHECK_BUFFER(description, events[i].description);
   }
   // Events that are none.
   rdzv_round_event told = {.struct_size = sizeof told, .kind = 77};
   rdzv_round_event bad = {.struct_size = sizeof bad, .kind = 99};
   PLAN(&own, event, bad);
   FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "`event.kind` is 99"}),
-             rdzv_rendezvous_handler_next_event(own.handle, 30, &told, name, &error));
+             rdzv_rendezvous_handler_next_event(own.handle, 30, &told, node, message, &error));
   bad.kind = RDZV_ROUND_EVENT_ROUND_OVER;
   PLAN(&own, event, bad);
   FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "`event.why` is 0"}),
-             rdzv_rendezvous_handler_next_event(own.handle, 30, &told, name, &error));
+             rdzv_rendezvous_handler_next_event(own.handle, 30, &told, node, message, &error));
   CHECK_NUMBER(told.kind, 77);
-  FAILS(INVALID, rdzv_round_event_describe(NULL, NULL, 0, message, &error));
-  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 0, message, &error));
+  FAILS(INVALID, rdzv_round_event_describe(NULL, description, &error));
+  FAILS(INVALID, rdzv_round_event_describe(&bad, description, &error));
   bad.why = 1;
-  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 1, message, &error));
-  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, 0, NULL, &error));
-  CHECK_BUFFER(message, "nothing happened");
-  rdzv_buffer_free(name);
+  FAILS(INVALID, rdzv_round_event_describe(&bad, NULL, &error));
+  bad.node_len = 1;
+  FAILS(INVALID, rdzv_round_event_describe(&bad, description, &error));
+  bad.node_len = 0;
+  bad.message_len = 1;
+  FAILS(INVALID, rdzv_round_event_describe(&bad, description, &error));
+  CHECK_BUFFER(description, "nothing happened");
+  rdzv_buffer_free(node);
   rdzv_buffer_free(message);
+  rdzv_buffer_free(description);
   end(&own, 1);
 }
 
@@ -715,7 +730,7 @@ void registries_keep_their_rules(void) {
   rdzv_reply_add_value(NULL, TEXT("v"));
   rdzv_reply_set_message(NULL, TEXT("m"));
   rdzv_reply_set_group(NULL, NULL);
-  rdzv_reply_set_event(NULL, NULL, NULL, 0);
+  rdzv_reply_set_event(NULL, NULL);
   rdzv_reply_set_handler(NULL, NULL);
   rdzv_reply_set_url_rendezvous(NULL, NULL);
   rdzv_reply_set_rpc_agent(NULL, NULL);

@@ -293,7 +293,7 @@ void handler_that_is_freed_leaves_its_round(void) {
   // A store of the round and what ada learned of it live on; bob hears of ada's end all the same.
   rdzv_round_event event = {.struct_size = sizeof event};
   rdzv_buffer *name = rdzv_buffer_new();
-  OK(rdzv_rendezvous_handler_next_event(group.nodes[1].handler, PATIENCE_MS, &event, name, &error));
+  OK(rdzv_rendezvous_handler_next_event(group.nodes[1].handler, PATIENCE_MS, &event, name, NULL, &error));
   CHECK_NUMBER(event.kind, RDZV_ROUND_EVENT_PEER_DIED);
   CHECK_BUFFER(name, "ada");
   rdzv_buffer_free(name);

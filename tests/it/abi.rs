@@ -162,8 +162,7 @@ fn layout_of_rust() -> String {
         RDZV_RPC_OBSERVATION_LEFT);
     layout!(text, rdzv_bytes { data len });
     layout!(text, rdzv_event {
-        struct_size kind member member_data op op_data error change round_event node node_len message message_len lease lease_why
-        spares_ahead
+        struct_size kind member member_data op op_data error change round_event lease lease_why spares_ahead
     });
     layout!(text, rdzv_change { struct_size kind revision key key_len value value_len });
     layout!(text, rdzv_result {
@@ -199,7 +198,9 @@ fn layout_of_rust() -> String {
     layout!(text, rdzv_rendezvous_parameters {
         struct_size reserved backend endpoint run_id min_nodes max_nodes local_addr config options option_count
     });
-    layout!(text, rdzv_round_event { struct_size kind round nodes node_rank why reserved });
+    layout!(text, rdzv_round_event {
+        struct_size kind round nodes node_rank why reserved node node_len message message_len
+    });
     layout!(text, rdzv_round {
         struct_size node_rank round nodes reserved rank_first world_size leader leader_len key_prefix
         key_prefix_len
