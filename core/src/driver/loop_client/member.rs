@@ -110,7 +110,7 @@ pub struct MemberStore<'a> {
 }
 
 /// Object that a loop owns and drives. No method may block; dropping it may.
-pub trait Member: Any + fmt::Debug + Send {
+pub trait Member: Any + Send {
     /// Called first in each call of [`Loop::poll`], which began at `now`.
     fn wake(&mut self, _now: Instant, _events: &mut MemberEvents<'_>) {}
 
@@ -164,6 +164,13 @@ pub trait Member: Any + fmt::Debug + Send {
     /// Hands over its threads, which the loop joins when it ends. The member is dropped next.
     fn take_threads(&mut self) -> Vec<Thread> {
         Vec::new()
+    }
+}
+
+// Its fields are not shown: that of all types behind the trait would be 20 KB of the library.
+impl fmt::Debug for dyn Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Member")
     }
 }
 

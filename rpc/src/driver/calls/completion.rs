@@ -10,8 +10,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub type CallResult = Result<Vec<u8>, CallError>;
 
 /// Guard that lives as long as its call, and is notified of the result first.
-pub(in crate::driver) trait CallGuard: fmt::Debug + Send {
+pub(in crate::driver) trait CallGuard: Send {
     fn ended(&self, result: &CallResult);
+}
+
+impl fmt::Debug for dyn CallGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CallGuard")
+    }
 }
 
 /// Guard of a call, if one is needed.

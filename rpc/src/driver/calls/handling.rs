@@ -333,9 +333,15 @@ impl AnswerTo {
 }
 
 /// Owner of the count of accepted requests.
-pub(super) trait Holder: fmt::Debug + Send + Sync {
+pub(super) trait Holder: Send + Sync {
     /// A request with a payload of this many bytes has ended.
     fn let_go(&self, quota: QuotaId, payload_bytes: u64);
+}
+
+impl fmt::Debug for dyn Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Holder")
+    }
 }
 
 /// Accepted request; dropping it ends the request.
