@@ -11,9 +11,9 @@ use super::phase::Phase;
 use super::supervisor::{Notice, Outcome, Supervisor};
 use super::watchdog::ExpiredTimer;
 use alloc::borrow::ToOwned;
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
+use rendezvous_core::sorted::SortedMap;
 use rendezvous_core::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
@@ -51,7 +51,7 @@ pub struct EventRecorder {
     /// The workers of the current or last start; the supervisor has forgotten them when their events are written.
     group: WorkerGroup,
     /// Error file contents of the workers that failed, by global rank.
-    failures: BTreeMap<u64, Value>,
+    failures: SortedMap<u64, Value>,
     has_failed: bool,
 }
 
@@ -75,7 +75,7 @@ impl EventRecorder {
             began: None,
             phase_began: Instant::ORIGIN,
             group: WorkerGroup::default(),
-            failures: BTreeMap::new(),
+            failures: SortedMap::new(),
             has_failed: false,
         }
     }
@@ -173,8 +173,7 @@ impl EventRecorder {
 
     fn keep(&mut self, failure: &WorkerGroupFailure) {
         let all = core::iter::once(&failure.root).chain(&failure.others);
-        self.failures.clear();
-        self.failures.extend(all.map(|failure| (failure.global_rank, failure.data.clone())));
+        self.failures = all.map(|failure| (failure.global_rank, failure.data.clone())).collect();
     }
 
     fn timer(&self, timer: &ExpiredTimer, writer: &mut EventWriter<'_>) {

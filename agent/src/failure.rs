@@ -9,6 +9,7 @@ use crate::watchdog::ExpiredTimer;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use rendezvous_core::sorted::sort_by;
 use serde_json::Value;
 pub use signals::signal_name;
 
@@ -197,7 +198,7 @@ impl WorkerGroupFailure {
             return None;
         }
         let root = failures.remove(0);
-        failures.sort_unstable_by_key(|failure| failure.global_rank);
+        sort_by(&mut failures, |a, b| a.global_rank < b.global_rank);
         Some(Self { name: name.to_string(), root, others: failures })
     }
 

@@ -23,12 +23,13 @@ use crate::supervisor::{self, InputError, Membership, Notice, Supervisor};
 use crate::worker_event::WorkerEvent;
 use crate::worker_store::{Named, WorkerStores};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use assignment::AssignmentSettings;
 use member::Member;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
+use rendezvous_core::sorted::SortedMap;
 use rendezvous_core::time::{Duration, Instant};
 use request::{Answer, CallFailure, Request};
 use round_store::RoundStore;
@@ -159,7 +160,7 @@ pub struct AgentNode {
     calling: CallingPart,
     calls: Calls,
     /// Bytes that the workers of this start returned, by local rank.
-    returned: BTreeMap<u32, Arc<Vec<u8>>>,
+    returned: SortedMap<u32, Arc<Vec<u8>>>,
 }
 
 impl AgentNode {
@@ -194,7 +195,7 @@ impl AgentNode {
             supervisor: Supervisor::new(spec)?,
             calling: CallingPart::Member,
             calls: Calls::default(),
-            returned: BTreeMap::new(),
+            returned: SortedMap::new(),
         })
     }
 
@@ -212,7 +213,7 @@ impl AgentNode {
 
     /// Returns the bytes that the workers of the last start have returned, by local rank.
     #[must_use]
-    pub const fn returned(&self) -> &BTreeMap<u32, Arc<Vec<u8>>> {
+    pub const fn returned(&self) -> &SortedMap<u32, Arc<Vec<u8>>> {
         &self.returned
     }
 

@@ -9,6 +9,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
+use rendezvous_core::sorted::sort_by;
 
 /// Processors of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,7 +141,8 @@ pub fn bind(binding: NumaBinding, workers: u32, host: &Host<'_>) -> Result<Vec<C
                 let complexes = host.grouped(cpus, |cpu| host.cache(cpu))?;
                 // The largest first; among equals, those with the lowest numbers.
                 let mut order: Vec<usize> = (0..complexes.len()).collect();
-                order.sort_unstable_by_key(|&index| (core::cmp::Reverse(complexes[index].len()), index));
+                let size = |index: usize| complexes[index].len();
+                sort_by(&mut order, |&a, &b| (size(b), a) < (size(a), b));
                 complexes[order[(worker - first) % order.len()]].clone()
             }
         });

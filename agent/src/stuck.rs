@@ -1,13 +1,13 @@
 //! Detection of workers that hang in the kernel, where no signal reaches them.
 
-use alloc::collections::BTreeMap;
+use rendezvous_core::sorted::SortedMap;
 use rendezvous_core::time::{Duration, Instant};
 
 /// Detector of hanging workers. It records since when each worker hangs.
 #[derive(Clone, Debug)]
 pub struct StuckWatch {
     timeout: Duration,
-    since: BTreeMap<u32, Hang>,
+    since: SortedMap<u32, Hang>,
     checked_at: Option<Instant>,
 }
 
@@ -30,7 +30,7 @@ impl StuckWatch {
     /// Creates a detector that reports hangs of at least `timeout`.
     #[must_use]
     pub const fn new(timeout: Duration) -> Self {
-        Self { timeout, since: BTreeMap::new(), checked_at: None }
+        Self { timeout, since: SortedMap::new(), checked_at: None }
     }
 
     /// Returns the interval between checks: a tenth of the timeout, from 20 ms to 1 s.
@@ -56,7 +56,7 @@ impl StuckWatch {
             self.since.remove(&local_rank);
             return None;
         }
-        let hang = self.since.entry(local_rank).or_insert(Hang { since: now, is_reported: false });
+        let hang = self.since.entry(local_rank, || Hang { since: now, is_reported: false });
         let hangs = now.since(hang.since);
         let is_news =
             hangs >= self.timeout && !core::mem::replace(&mut hang.is_reported, hangs >= self.timeout);

@@ -10,11 +10,13 @@
 //! among those with a signal, and all its timers are removed.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use rendezvous_core::ordered::Set;
+use rendezvous_core::sorted::SortedMap;
 use rendezvous_core::time::{Duration, Instant, PauseDetector};
 use serde_json::Value;
 
@@ -97,10 +99,10 @@ struct Timer {
 /// The timers of all workers.
 #[derive(Debug, Default)]
 pub struct Watchdog {
-    timers: BTreeMap<u32, BTreeMap<Box<str>, Timer>>,
+    timers: SortedMap<u32, SortedMap<Box<str>, Timer>>,
     count: usize,
     /// Earliest expiration of each process, in the order of time.
-    due: BTreeSet<(Duration, u32)>,
+    due: Set<(Duration, u32)>,
     /// Beginning of a line that is not complete.
     partial: Vec<u8>,
     /// Whether the beginning of the current line was dropped.
@@ -123,11 +125,15 @@ impl Watchdog {
         if span.is_zero() {
             return;
         }
-        for timer in self.timers.values_mut().flat_map(BTreeMap::values_mut) {
-            timer.expires = timer.expires.saturating_add(span);
+        self.due = Set::new();
+        for (pid, timers) in self.timers.iter_mut() {
+            for (_, timer) in timers.iter_mut() {
+                timer.expires = timer.expires.saturating_add(span);
+            }
+            if let Some(due) = earliest(timers) {
+                self.due.insert((due, *pid));
+            }
         }
-        self.due.clear();
-        self.due.extend(self.timers.iter().filter_map(|(pid, timers)| Some((earliest(timers)?, *pid))));
     }
 
     /// Ends a check. If timers run, the next one is due at [`Watchdog::due`] or after [`CHECK_INTERVAL`].
@@ -185,11 +191,11 @@ impl Watchdog {
     }
 
     /// Changes the timers of a process and keeps the index up to date. All changes use this function.
-    fn change(&mut self, pid: u32, change: impl FnOnce(&mut BTreeMap<Box<str>, Timer>)) {
+    fn change(&mut self, pid: u32, change: impl FnOnce(&mut SortedMap<Box<str>, Timer>)) {
         let mut timers = self.timers.remove(&pid).unwrap_or_default();
         self.count -= timers.len();
         if let Some(due) = earliest(&timers) {
-            self.due.remove(&(due, pid));
+            self.due.remove((due, pid));
         }
         change(&mut timers);
         self.count += timers.len();
@@ -214,14 +220,14 @@ impl Watchdog {
     /// Returns when [`Watchdog::next_expired`] is due, since 1970.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
-        self.due.first().map(|(due, _)| *due)
+        self.due.first().map(|(due, _)| due)
     }
 
     /// Returns the next process of which a timer has expired by `now`, since 1970, and removes all its timers. The
     /// caller finds the worker of the process.
     pub fn next_expired(&mut self, now: Duration) -> Option<ExpiredTimer> {
-        let (due, pid) = *self.due.first().filter(|(due, _)| *due <= now)?;
-        self.due.remove(&(due, pid));
+        let (due, pid) = self.due.first().filter(|(due, _)| *due <= now)?;
+        self.due.remove((due, pid));
         let timers = self.timers.remove(&pid)?;
         self.count -= timers.len();
         let expired = timers.into_iter().filter(|(_, timer)| timer.expires <= now);
@@ -234,7 +240,7 @@ impl Watchdog {
 
     /// Removes the timers of a process that has ended.
     pub fn forget(&mut self, pid: u32) {
-        self.change(pid, BTreeMap::clear);
+        self.change(pid, SortedMap::clear);
     }
 
     /// Returns the number of running timers.
@@ -255,7 +261,7 @@ impl Watchdog {
     }
 }
 
-fn earliest(timers: &BTreeMap<Box<str>, Timer>) -> Option<Duration> {
+fn earliest(timers: &SortedMap<Box<str>, Timer>) -> Option<Duration> {
     timers.values().map(|timer| timer.expires).min()
 }
 

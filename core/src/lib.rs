@@ -35,6 +35,9 @@ pub mod limits;
 pub mod ordered;
 #[doc(hidden)]
 pub mod rng;
+#[cfg(feature = "alloc")]
+#[doc(hidden)]
+pub mod sorted;
 pub mod time;
 
 // L1

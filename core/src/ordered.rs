@@ -5,7 +5,7 @@
 //! Values that are not numbers are stored in a list beside the tree. See docs/adr/0012-size-of-maps.md.
 
 use crate::ids::ConnId;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Range;
 use alloc::sync::Arc;
@@ -66,6 +66,17 @@ impl Number for usize {
 impl Number for Instant {
     fn number(self) -> u64 {
         self.as_nanos()
+    }
+
+    fn from_number(number: u64) -> Self {
+        Self::from_nanos(number)
+    }
+}
+
+/// Up to 584 years; longer spans are that one.
+impl Number for Duration {
+    fn number(self) -> u64 {
+        self.as_nanos().try_into().unwrap_or(u64::MAX)
     }
 
     fn from_number(number: u64) -> Self {
@@ -238,6 +249,16 @@ impl<K> Set<K> {
 }
 
 impl<K: Id> Set<K> {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn pop_first(&mut self) -> Option<K> {
+        let first = self.first()?;
+        self.remove(first);
+        Some(first)
+    }
+
     pub fn insert(&mut self, key: K) {
         self.0.insert(key, 0);
     }
@@ -326,7 +347,11 @@ impl<K: Ord + Clone, V> List<K, V> {
         Some(value)
     }
 
-    fn range<Q: Ord + ?Sized>(&self, from: Bound<&Q>, through: Bound<&Q>) -> impl Iterator<Item = &(K, V)>
+    fn range<Q: Ord + ?Sized>(
+        &self,
+        from: Bound<&Q>,
+        through: Bound<&Q>,
+    ) -> impl Iterator<Item = &(K, V)> + Clone
     where
         K: Borrow<Q>,
     {
@@ -375,6 +400,10 @@ impl<K: Id, V> Map<K, V> {
 
     pub fn remove(&mut self, key: K) -> Option<V> {
         self.list.remove(&key.pair())
+    }
+
+    pub fn first(&self) -> Option<(K, &V)> {
+        self.iter().next()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
@@ -456,17 +485,28 @@ impl<V> Named<V> {
         *self = Self::new();
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &V)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &V)> + Clone {
         self.range(..)
     }
 
-    pub fn range<'q>(&self, names: impl RangeBounds<&'q [u8]>) -> impl Iterator<Item = (&[u8], &V)> {
+    pub fn range<'q>(&self, names: impl RangeBounds<&'q [u8]>) -> impl Iterator<Item = (&[u8], &V)> + Clone {
         let range = self.0.range::<[u8]>(names.start_bound().cloned(), names.end_bound().cloned());
         range.map(|(name, value)| (&**name, value))
     }
 }
 
-#[cfg(test)]
+impl<V: Clone> Clone for Named<V> {
+    fn clone(&self) -> Self {
+        let mut copy = Self::new();
+        for (name, value) in self.iter() {
+            copy.insert(name, value.clone());
+        }
+        copy
+    }
+}
+
+impl<V: Eq> Eq for Named<V> {}
+
 impl<V: PartialEq> PartialEq for Named<V> {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())

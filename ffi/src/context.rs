@@ -7,7 +7,7 @@ use crate::rpc_slot::RpcSlot;
 use crate::sized::{self, growing};
 use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
 use crate::user_code::UserCode;
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use rendezvous_core::driver::channel::{ChannelError, Receiver, Sender, bounded};
 use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::driver::threads::{self, Thread};
 use std::cell::Cell;
@@ -118,7 +118,7 @@ impl ContextShared {
     pub(crate) fn log(&self, level: i32, target: &'static std::ffi::CStr, message: impl FnOnce() -> String) {
         let Some(log) = self.log.get().filter(|log| level <= log.level_max) else { return };
         let Some(lines) = &log.lines else { return };
-        if let Err(TrySendError::Full(_)) = lines.try_send(LogLine { level, target, message: message() }) {
+        if let Err(ChannelError::Unready) = lines.try_send(LogLine { level, target, message: message() }) {
             log.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -186,7 +186,7 @@ fn write_lines(sink: &UserCode<rdzv_log_sink>, lines: &Receiver<LogLine>, droppe
         // SAFETY: the sink was supplied for this call, and the record lives until it returns.
         unsafe { log(sink.user_data, &raw const record) };
     };
-    for line in lines {
+    while let Ok(line) = lines.recv() {
         put(line.level, line.target, line.message);
         match dropped.swap(0, Ordering::Relaxed) {
             0 => {}

@@ -33,6 +33,7 @@ use alloc::vec::Vec;
 use changes::Notified;
 use deaths::{Death, LIVENESS_GRACE};
 use liveness_key::{LivenessKey, LivenessWatcher};
+use rendezvous_core::sorted::sort_by;
 use rendezvous_core::time::{Duration, Instant};
 
 /// Handler that responds with the worker's card.
@@ -553,10 +554,10 @@ impl Agent {
         // All of them are members, which is checked when they call.
         let mut arrived: Vec<u16> =
             self.ready.iter().map(|(_, of)| of.id).chain([self.me.worker.id]).collect();
-        arrived.sort_unstable();
+        sort_by(&mut arrived, |a, b| a < b);
         let ids = self.members().iter().map(|member| member.worker.id);
         let mut missing: Vec<u16> = ids.filter(|id| arrived.binary_search(id).is_err()).collect();
-        missing.sort_unstable();
+        sort_by(&mut missing, |a, b| a < b);
         missing
     }
 

@@ -7,13 +7,13 @@
 
 use super::device::{Device, DeviceKind};
 use super::name::WorkerName;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
+use rendezvous_core::sorted::{SortedMap, sort_by};
 
 /// Map from devices of the caller to devices of the callee. No two map to the same one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeviceMap(BTreeMap<Device, Device>);
+pub struct DeviceMap(SortedMap<Device, Device>);
 
 /// Error of a map that is not one to one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +47,7 @@ impl DeviceMap {
     /// Two devices map to the same one.
     pub fn new(pairs: impl IntoIterator<Item = (Device, Device)>) -> Result<Self, MapError> {
         let Self(last) = Self::unchecked(pairs);
-        let mut back: BTreeMap<Device, Device> = BTreeMap::new();
+        let mut back: SortedMap<Device, Device> = SortedMap::new();
         for (&from, &to) in last.iter() {
             if let Some(first) = back.insert(to, from) {
                 return Err(MapError::ManyToOne { from, first, to });
@@ -58,7 +58,7 @@ impl DeviceMap {
 
     /// Creates a map from a message of another worker without checking the rules: [`Group::check`] checks them.
     pub(super) fn unchecked(pairs: impl IntoIterator<Item = (Device, Device)>) -> Self {
-        let mut map = BTreeMap::new();
+        let mut map = SortedMap::new();
         for (from, to) in pairs {
             map.insert(from, to);
         }
@@ -116,7 +116,7 @@ impl fmt::Display for DeviceMap {
 
 /// Device maps of one worker, by callee.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeviceMaps(BTreeMap<WorkerName, DeviceMap>);
+pub struct DeviceMaps(SortedMap<WorkerName, DeviceMap>);
 
 impl DeviceMaps {
     /// Adds a map for a worker; see [`DeviceMap::merge`].
@@ -191,7 +191,7 @@ pub struct Group {
     /// Kind of device that is counted.
     pub accelerator: DeviceKind,
     /// The workers.
-    pub nodes: BTreeMap<WorkerName, NodeDevices>,
+    pub nodes: SortedMap<WorkerName, NodeDevices>,
 }
 
 /// Side of a device map. Displayed as PyTorch names it.
@@ -346,7 +346,7 @@ impl Group {
 }
 
 fn sort_by_index(devices: &mut [Device]) {
-    devices.sort_unstable_by_key(|device| (device.index(), *device));
+    sort_by(devices, |a, b| (a.index(), a) < (b.index(), b));
 }
 
 fn has_duplicates(mut devices: Vec<Device>) -> bool {

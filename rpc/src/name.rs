@@ -6,6 +6,7 @@ use core::borrow::Borrow;
 use core::fmt;
 use core::ops::Deref;
 use core::str::FromStr;
+use rendezvous_core::sorted::sort_by;
 
 /// First invalid length of a name, in bytes.
 pub const NAME_BYTES_END: usize = 128;
@@ -92,7 +93,7 @@ pub struct WorkerInfo {
 impl WorkerInfo {
     /// Sorts workers by their numbers.
     pub fn sort(workers: &mut [Self]) {
-        workers.sort_unstable_by_key(|worker| worker.id);
+        sort_by(workers, |a, b| a.id < b.id);
     }
 }
 

@@ -31,18 +31,19 @@ use crate::supervisor::{self, Notice, Outcome, Supervisor};
 use crate::watchdog::ExpiredTimer;
 use crate::worker_event::WorkerEvent;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use calls::Calls;
 use control::Snapshot;
-use crossbeam_channel::{Receiver, unbounded};
 use health::HealthServer;
 use input::InputSender;
+use rendezvous_core::driver::channel::{Receiver, unbounded};
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
+use rendezvous_core::sorted::SortedMap;
 use rendezvous_core::time::Instant;
 use std::io;
 use std::net::SocketAddr;
@@ -107,7 +108,7 @@ pub struct AgentResult {
     /// How the agent ended.
     pub outcome: Outcome,
     /// Values that the workers returned, by global rank. Present if they were functions and all succeeded.
-    pub returned: BTreeMap<u64, Arc<Vec<u8>>>,
+    pub returned: SortedMap<u64, Arc<Vec<u8>>>,
     /// The failures of the last start, if there were any.
     pub failure: Option<WorkerGroupFailure>,
 }
@@ -294,13 +295,13 @@ impl Agent {
     #[must_use]
     pub fn result(&self) -> Option<AgentResult> {
         let outcome = self.supervisor().outcome().filter(|_| self.is_over())?.clone();
-        let mut returned = BTreeMap::new();
+        let mut returned = SortedMap::new();
         if matches!(outcome, Outcome::Succeeded { .. }) {
             let ranks = self.supervisor().group().workers.iter();
             let of = |worker: &Worker| {
                 Some((worker.global_rank, self.node.returned().get(&worker.local_rank)?.clone()))
             };
-            returned.extend(ranks.filter_map(of));
+            returned = ranks.filter_map(of).collect();
         }
         Some(AgentResult { outcome, returned, failure: self.failure.clone() })
     }

@@ -31,11 +31,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 pub use console::{Console, Consoles};
 use core::fmt;
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 pub use error::LogError;
 pub use error_files::{error_file_age, hand_on_error_file, read_error_file, write_error_file};
 use files::{LogFile, RunFolder};
 use pump::{Command, CommandResult, Group, Lines, Piped, Pump};
+use rendezvous_core::driver::channel::{ChannelError, Receiver, Sender, bounded, unbounded};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::{EventLoop, Waker};
 use rendezvous_core::driver::threads::{self, Thread};
@@ -247,7 +247,7 @@ impl WorkerLogs {
 
     fn send_command(&self, command: Command) {
         // A thread that has ended does not answer, which the caller notices by its timeout.
-        drop(self.commands.send(command));
+        self.commands.send(command).ok();
         self.waker.wake();
     }
 
@@ -284,7 +284,7 @@ impl Drop for WorkerLogs {
         self.send_command(Command::Stop { until: self.clock.now() + TIMEOUT });
         // A thread that is blocked by a disk is not waited for.
         let ended = self.ended.recv_timeout(TIMEOUT * 2);
-        if ended == Err(crossbeam_channel::RecvTimeoutError::Disconnected) {
+        if ended == Err(ChannelError::Closed) {
             thread.join();
         }
     }

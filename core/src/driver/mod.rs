@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod call_error;
 pub mod cancel;
+pub mod channel;
 pub mod clock;
 mod connection;
 pub mod elastic_store;

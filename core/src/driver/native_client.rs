@@ -28,6 +28,7 @@ pub use watch::{Change, Lease, Watch, WatchError};
 
 use crate::driver::call_error::CallError;
 use crate::driver::cancel::{CancelToken, Canceller};
+use crate::driver::channel::{Sender, unbounded};
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::Waker;
 use crate::driver::last_try::{FailedTry, LastTry};
@@ -51,7 +52,6 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
-use crossbeam_channel::{Sender, unbounded};
 use inbox::{Inbox, InboxLimit, Last, Weighted};
 use oneshot::RecvTimeoutError;
 use session::Session;

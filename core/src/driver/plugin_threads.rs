@@ -1,6 +1,7 @@
 //! Threads that run code of the program (plug-ins), which may block and may never return.
 
 use crate::driver::cancel::CancelToken;
+use crate::driver::channel::{Sender, bounded};
 use crate::driver::clock::from_now;
 use crate::driver::threads;
 use crate::time::Duration;
@@ -10,7 +11,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
-use crossbeam_channel::{Sender, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -114,7 +114,7 @@ impl PluginThreads {
             self.enqueue(&mut state, job, Some(reply))?
         };
         let ended = Ended::Cancelled { is_running: true };
-        let _guard = token.on_cancel(move || drop(cancelled.send(Err(ended))));
+        let _guard = token.on_cancel(move || _ = cancelled.send(Err(ended)));
         // A thread answers every job that it takes, and a job that is not taken stays in the queue.
         let mut result = answers.recv_deadline(until).unwrap_or(Err(Ended::TimeUp { is_running: true }));
         if matches!(result, Err(Ended::TimeUp { .. } | Ended::Cancelled { .. }))

@@ -10,11 +10,11 @@ mod reactor;
 pub use listener::open as open_listener;
 pub use listener::{Family, StartError, StartErrorKind};
 
+use crate::driver::channel::{Sender, unbounded};
 use crate::driver::socket::KeepAlive;
 use crate::driver::threads::{self, Thread, panic_text};
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
-use crossbeam_channel::{Sender, unbounded};
 use oneshot::RecvTimeoutError;
 use reactor::{Command, Reactor};
 use std::boxed::Box;

@@ -19,13 +19,14 @@ use crate::error::{Cause, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::ids::ConnId;
 use crate::limits::ClientLimits;
 use crate::node::client::{Attempts, ServerProfile, given_up};
+use crate::ordered::{Map, Number, Set};
 use crate::rng::Rng;
 use crate::store::call::{Call, CallId, Outcome, WaitMode};
 use crate::store::client_conn::GiveUp;
 use crate::store::dial::{DialOptions, Rounds};
 use crate::time::{Duration, Instant};
 use crate::wire::c10d::{Frame, encode_frame, parse_frame};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use connections::ConnectionPool;
 use core::net::SocketAddr;
@@ -143,6 +144,16 @@ impl OwnedCall {
     }
 }
 
+impl Number for CallId {
+    fn number(self) -> u64 {
+        self.0
+    }
+
+    fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 #[derive(Debug)]
 struct PendingCall {
     request: OwnedCall,
@@ -166,15 +177,15 @@ enum CallPosition {
 #[derive(Debug, Default)]
 struct Queues {
     /// Calls that share a connection.
-    shared: BTreeSet<CallId>,
+    shared: Set<CallId>,
     /// Calls that need a connection of their own for a short time.
-    brief: BTreeSet<CallId>,
+    brief: Set<CallId>,
     /// Calls that need a connection of their own for as long as they wait.
-    waiting: BTreeSet<CallId>,
+    waiting: Set<CallId>,
 }
 
 impl Queues {
-    fn of(&mut self, pending: &PendingCall) -> &mut BTreeSet<CallId> {
+    fn of(&mut self, pending: &PendingCall) -> &mut Set<CallId> {
         let call = pending.request.call();
         match (call.is_exclusive(pending.attempts.mode()), call.may_wait()) {
             (false, _) => &mut self.shared,
@@ -188,9 +199,9 @@ impl Queues {
 #[derive(Debug)]
 pub struct MultiClient {
     options: MultiClientOptions,
-    operations: BTreeMap<CallId, PendingCall>,
+    operations: Map<CallId, PendingCall>,
     calls: u64,
-    deadlines: BTreeSet<(Instant, CallId)>,
+    deadlines: Set<(Instant, CallId)>,
     queues: Queues,
     pool: ConnectionPool,
     profile: ServerProfile,
@@ -207,9 +218,9 @@ impl MultiClient {
     pub fn new(options: MultiClientOptions, seed: u64) -> Self {
         Self {
             options,
-            operations: BTreeMap::new(),
+            operations: Map::new(),
             calls: 0,
-            deadlines: BTreeSet::new(),
+            deadlines: Set::new(),
             queues: Queues::default(),
             pool: ConnectionPool::default(),
             profile: ServerProfile::default(),
@@ -266,7 +277,7 @@ impl MultiClient {
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
         self.connection_input(now, input);
         if matches!(input, Input::Tick) {
-            while let Some(&(deadline, id)) = self.deadlines.first()
+            while let Some((deadline, id)) = self.deadlines.first()
                 && deadline <= now
             {
                 self.give_up(now, id, ErrorKind::TimedOut);
@@ -283,7 +294,7 @@ impl MultiClient {
     /// Returns when [`Input::Tick`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
+        let deadline = self.deadlines.first().map(|(deadline, _)| deadline);
         deadline.into_iter().chain(self.pool.poll_timeout()).min()
     }
 
@@ -313,10 +324,10 @@ impl MultiClient {
 
     /// Ends a call before its answer.
     fn give_up(&mut self, now: Instant, id: CallId, kind: ErrorKind) {
-        let Some(pending) = self.operations.get(&id) else { return };
+        let Some(pending) = self.operations.get(id) else { return };
         let failure = match pending.call_position {
             CallPosition::Queued => {
-                self.queues.of(pending).remove(&id);
+                self.queues.of(pending).remove(id);
                 match pending.attempts.lost().or_else(|| self.pool.dial_failure(now)) {
                     Some(failure) if kind == ErrorKind::TimedOut => failure,
                     Some(failure) => Failure { kind, cause: Cause::Unknown, ..failure },
@@ -338,8 +349,8 @@ impl MultiClient {
 
     /// Completes a call.
     fn complete(&mut self, now: Instant, id: CallId, result: Result<Outcome, Failure>) {
-        let Some(mut pending) = self.operations.remove(&id) else { return };
-        self.deadlines.remove(&(pending.deadline, id));
+        let Some(mut pending) = self.operations.remove(id) else { return };
+        self.deadlines.remove((pending.deadline, id));
         if let Some(mode) = pending.attempts.learned(&result) {
             self.profile.get_mode = mode;
         }

@@ -8,6 +8,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;
+use rendezvous_core::sorted::sort_by;
 
 /// Prefix of the liveness keys, `<name>/<address>`.
 pub const PREFIX: &str = keys::LIVENESS;
@@ -132,7 +133,7 @@ impl LivenessWatcher {
     /// Processes a complete list of the keys; returns those whose deletion was not seen and is a death.
     pub(super) fn all(&mut self, all: &[(Box<str>, Box<[u8]>)]) -> Vec<Vanished> {
         let mut there: Vec<LivenessKey> = all.iter().filter_map(|(key, _)| LivenessKey::parse(key)).collect();
-        there.sort_unstable();
+        sort_by(&mut there, |a, b| a < b);
         let is_dead = |(liveness_key, _): &&(LivenessKey, u16)| there.binary_search(liveness_key).is_err();
         let departed: Vec<LivenessKey> =
             self.here.iter().filter(is_dead).map(|(liveness_key, _)| liveness_key.clone()).collect();

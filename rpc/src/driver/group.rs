@@ -30,10 +30,10 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use crossbeam_channel::{Receiver, bounded, select};
 use registry::BackendError;
 use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::driver::cancel::CancelToken;
+use rendezvous_core::driver::channel::{Receiver, bounded};
 use rendezvous_core::driver::rendezvous::HandlerError as RendezvousFault;
 use rendezvous_core::driver::server::StartError;
 use rendezvous_core::time::Duration;
@@ -170,14 +170,10 @@ pub trait RpcWorker: Send + Sync {
 }
 
 /// Returns the next item of a channel, or `None` after `timeout`, after a cancellation, or if the channel is closed.
-fn next_unless<T>(items: &Receiver<T>, timeout: Duration, token: &CancelToken) -> Option<T> {
+fn next_unless<T: 'static>(items: &Receiver<T>, timeout: Duration, token: &CancelToken) -> Option<T> {
     let (wake, woken) = bounded(1);
     let _guard = token.on_cancel(move || _ = wake.try_send(()));
-    select! {
-        recv(items) -> item => item.ok(),
-        recv(woken) -> _ => None,
-        default(timeout) => None,
-    }
+    items.recv_unless(&woken, timeout)
 }
 
 /// Reason why a process did not become a worker. Nothing is left of the attempt in this process.

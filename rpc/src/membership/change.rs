@@ -3,11 +3,11 @@
 use super::Member;
 use crate::exchange::{ExchangeError, FORMAT, body_of, decode_card, encode_card, name, text};
 use crate::limits::UPDATE;
-use crate::name::{WorkerInfo, WorkerName};
+use crate::name::WorkerInfo;
 use crate::wire::Encoded;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use rendezvous_core::ordered::Named;
 use rendezvous_core::wire::native::{Field, List};
 
 /// Name, number and address of a worker, such as one that left.
@@ -84,12 +84,13 @@ pub fn decode_change(bytes: &[u8]) -> Result<Change, ExchangeError> {
 
 /// Members of a group that one of them knows of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Members(BTreeMap<WorkerName, Member>);
+pub struct Members(Named<Member>);
 
 impl Members {
     /// Adds a member, in place of one with the same name.
     pub fn insert(&mut self, member: Member) {
-        self.0.insert(member.worker.name.clone(), member);
+        let name = member.worker.name.clone();
+        self.0.insert(name.as_bytes(), member);
     }
 
     /// Applies a notification, which may be a repeated one, and returns what it has changed.
@@ -104,12 +105,12 @@ impl Members {
             let arrived = departed.address.is_empty()
                 && newcomer.is_some_and(|newcomer| is_known && departed.is(newcomer));
             if !arrived && self.get(&departed.worker.name).is_some_and(|known| departed.is(known)) {
-                let removed = self.0.remove(&*departed.worker.name);
+                let removed = self.0.remove(departed.worker.name.as_bytes());
                 news.left.extend(removed.map(|member| member.location()));
             }
         }
         if let Some(member) = newcomer {
-            let before = self.0.insert(member.worker.name.clone(), member.clone());
+            let before = self.0.insert(member.worker.name.as_bytes(), member.clone());
             let before = before.map(|member| member.location());
             if before.as_ref() != Some(&member.location()) {
                 news.left.extend(before);
@@ -122,7 +123,7 @@ impl Members {
     /// Returns the member with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Member> {
-        self.0.get(name)
+        self.0.get(name.as_bytes())
     }
 
     /// Returns the member there.
@@ -138,8 +139,8 @@ impl Members {
     }
 
     /// Returns all members in the order of their names.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Member> + Clone {
-        self.0.values()
+    pub fn iter(&self) -> impl Iterator<Item = &Member> + Clone {
+        self.0.iter().map(|(_, member)| member)
     }
 
     /// Number of members.

@@ -11,11 +11,11 @@ use super::{Member, Output, Reply, StoreStep};
 use crate::device::DeviceKind;
 use crate::device_map::{Group, GroupKind};
 use crate::exchange::ExchangeError;
-use crate::name::{WorkerInfo, WorkerName};
+use crate::name::WorkerInfo;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use rendezvous_core::ordered::Named;
 use rendezvous_core::time::{Duration, Instant};
 
 /// Keys of the counter of workers that have written everything, and of the mark that the last one sets. Like all keys
@@ -360,7 +360,7 @@ impl FixedGroup {
     }
 
     fn read(&mut self, cards: &[Box<[u8]>]) -> Result<(), MembershipError> {
-        let mut ids: BTreeMap<WorkerName, u16> = BTreeMap::new();
+        let mut ids: Named<u16> = Named::new();
         for (id, card) in (0_u16..).zip(cards) {
             let card_error =
                 |why| MembershipError::Card { subject: alloc::format!("worker {id}").into(), why };
@@ -371,7 +371,7 @@ impl FixedGroup {
                 let wanted = WorkerInfo { name: worker.name.clone(), id };
                 return Err(MembershipError::OtherCard { wanted, got: worker });
             }
-            if let Some(first) = ids.insert(worker.name.clone(), id) {
+            if let Some(first) = ids.insert(worker.name.as_bytes(), id) {
                 return Err(MembershipError::Shared { name: worker.name, first, second: id });
             }
             if id == self.member.worker.id && member.address != self.member.address {

@@ -12,9 +12,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::IpAddr;
-use crossbeam_channel::{Receiver, Sender, unbounded};
 use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::driver::cancel::CancelToken;
+use rendezvous_core::driver::channel::{Receiver, Sender, unbounded};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::rendezvous::{
     HandlerError, HostedServers, HostingError, NodeStore, RendezvousHandler, full_host_name,
@@ -137,7 +137,7 @@ impl Drop for Calls {
 }
 
 fn run(shared: &Shared, jobs: &Receiver<Job>) {
-    for Job { id, request, token } in jobs {
+    while let Ok(Job { id, request, token }) = jobs.recv() {
         let is_of_store = matches!(request, Request::Store { .. } | Request::ServeStore(_));
         if !is_of_store {
             // One call to the rendezvous is made at a time.

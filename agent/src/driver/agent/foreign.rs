@@ -17,7 +17,7 @@ use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use rendezvous_core::driver::channel::{Receiver, Sender, unbounded};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::{EventLoop, Waker};
 use rendezvous_core::driver::threads::{self, Thread};
@@ -225,7 +225,7 @@ impl ForeignWorkers {
 /// Main function of the thread that calls the hooks.
 fn call_hooks(mut hooks: Box<dyn WorkerHooks>, commands_in: &Receiver<Command>) {
     let mut event_sender = None;
-    for command in commands_in {
+    while let Ok(command) = commands_in.recv() {
         match command {
             Command::Begin(sender) => {
                 event_sender = Some(sender.clone());

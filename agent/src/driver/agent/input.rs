@@ -1,7 +1,7 @@
 //! Inputs that other threads send to the agent's own.
 
 use crate::node::Input;
-use crossbeam_channel::Sender;
+use rendezvous_core::driver::channel::Sender;
 use rendezvous_core::driver::event_loop::Waker;
 
 /// Sends inputs to the agent's thread and wakes it.

@@ -25,13 +25,14 @@ use crate::supervisor::Failed;
 use crate::template::{self, Origin};
 use crate::worker_event::WorkerEvent;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use error_watch::ErrorWatch;
 use monitor::WorkerMonitor;
 use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::sorted::SortedMap;
 use rendezvous_core::time::{Duration, Instant};
 use running::Running;
 use std::collections::HashMap;
@@ -459,11 +460,7 @@ fn merged(
     base: &[(OsString, OsString)],
     over: impl Iterator<Item = (OsString, OsString)>,
 ) -> Vec<(OsString, OsString)> {
-    // `collect` would bring a sort for these types (docs/adr/0012-size-of-maps.md).
-    let mut all = BTreeMap::new();
-    for (name, value) in base.iter().cloned().chain(over) {
-        all.insert(name, value);
-    }
+    let all: SortedMap<_, _> = base.iter().cloned().chain(over).collect();
     all.into_iter().collect()
 }
 

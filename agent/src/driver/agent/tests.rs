@@ -236,7 +236,7 @@ fn workers_find_what_they_need_in_their_environment() {
     let script = "echo $1 $LOCAL_RANK $RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR \
                   $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE >> said; test $MASTER_PORT -gt 0";
     let result = job.run("a", (1, 1), spec(2), script).result();
-    assert_eq!(result, AgentResult { outcome: SUCCEEDED, returned: BTreeMap::new(), failure: None });
+    assert_eq!(result, AgentResult { outcome: SUCCEEDED, returned: SortedMap::new(), failure: None });
     assert_eq!(
         job.folder.lines("said"),
         ["0 0 0 2 2 0 127.0.0.1 run True", "1 1 1 2 2 0 127.0.0.1 run True"]

@@ -8,12 +8,12 @@ use crate::limits::CONSOLE_FULL_BYTES;
 use crate::log_layout::Destination;
 use crate::log_lines::{LineOutput, LogLines};
 use crate::streams::Stream;
-use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use rendezvous_core::driver::channel::{ChannelError, Receiver, Sender};
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
+use rendezvous_core::sorted::SortedMap;
 use rendezvous_core::time::Instant;
 use std::fs::File;
 use std::io::{self, Read};
@@ -87,7 +87,7 @@ pub(super) struct Pump {
     events: EventLoop,
     commands: Receiver<Command>,
     now: Instant,
-    streams: BTreeMap<u64, Reading>,
+    streams: SortedMap<u64, Reading>,
     next_token: u64,
     outputs: Outputs,
     /// For which needs each console allowed reading when the watches were last updated; `None` requests an update.
@@ -123,7 +123,7 @@ impl Pump {
             now: events.clock().now(),
             events,
             commands,
-            streams: BTreeMap::new(),
+            streams: SortedMap::new(),
             next_token: FIRST_PIPE,
             outputs: Outputs { consoles, filtered: [None, None], output: LineOutput::default() },
             gates: None,
@@ -149,8 +149,8 @@ impl Pump {
             loop {
                 match self.commands.try_recv() {
                     Ok(command) => self.obey(command),
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return,
+                    Err(ChannelError::Unready) => break,
+                    Err(ChannelError::Closed) => return,
                 }
             }
             self.outputs.flush(self.now, &self.events);
@@ -175,7 +175,7 @@ impl Pump {
             Command::Start { group, done } => {
                 self.drain(|_| true);
                 self.close_all();
-                drop(done.send(self.start(group).map(|()| Vec::new())));
+                done.send(self.start(group).map(|()| Vec::new())).ok();
             }
             Command::Drain { local_rank, done } => {
                 self.drain(|name| name.local_rank == local_rank);
@@ -227,7 +227,7 @@ impl Pump {
             return;
         }
         let mut streams = core::mem::take(&mut self.streams);
-        for (&token, reading) in &mut streams {
+        for (&token, reading) in streams.iter_mut() {
             match (self.may_read(reading), &reading.watch) {
                 (true, None) => {
                     let watched =
@@ -292,7 +292,7 @@ impl Pump {
     }
 
     fn close_all(&mut self) {
-        while let Some((&token, _)) = self.streams.first_key_value() {
+        while let Some((&token, _)) = self.streams.first() {
             self.close(token);
         }
     }
@@ -309,7 +309,7 @@ impl Pump {
                 self.close_all();
                 self.outputs.filtered = [None, None];
                 self.outputs.flush(now, &self.events);
-                drop(done.send(Ok(open)));
+                done.send(Ok(open)).ok();
             } else {
                 self.finish = Some((until, done));
             }

@@ -1,10 +1,10 @@
 //! Queue of pushes until a caller takes them.
 
+use crate::driver::channel::Sender;
 use crate::driver::clock::from_now;
 use crate::node::native_client::Ending;
 use crate::time::Duration;
 use alloc::collections::VecDeque;
-use crossbeam_channel::Sender;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bounded queue that may end with a last state.

@@ -4,6 +4,7 @@ use super::inbox::Inbox;
 use super::session_driver::{READ_BYTES, SessionDriver, SessionOutput};
 use super::{ClientShared, Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, Submitted};
 use crate::driver::cancel::CancelToken;
+use crate::driver::channel::Receiver;
 use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::socket::classify;
@@ -14,7 +15,6 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use crossbeam_channel::Receiver;
 use std::collections::HashMap;
 use std::io;
 

@@ -16,6 +16,7 @@ use crate::node::multi_client::OwnedCall;
 use crate::node::native_client::{
     BeginError, Ending, Event, Failed, IDENTIFY_NONCE, Input, Output, Taken, ToWrite,
 };
+use crate::ordered::Map;
 use crate::rendezvous::participant::{self, Entry, InvalidState, Part, Role};
 use crate::store::call::Call;
 use crate::store::op::Key;
@@ -24,7 +25,7 @@ use crate::wire::c10d;
 use crate::wire::native::{ClientFrame, Fault, HEADER_BYTES, MAGIC, Message, ServerFrame, encode_frame};
 use crate::wire::sink::{Length, Sink};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 use std::io;
@@ -144,7 +145,7 @@ pub(in crate::driver) struct SessionDriver {
     keep_alive: Option<KeepAlive>,
     token: Token,
     /// Requests that await a response, or that may have to be sent again.
-    requests: BTreeMap<u64, EncodedRequest>,
+    requests: Map<u64, EncodedRequest>,
     /// Abandoned watches that the server must be asked to end, once there is space for the request.
     unread: VecDeque<u64>,
     /// Run of the Join request that was sent last.
@@ -180,7 +181,7 @@ impl SessionDriver {
             node: options.node.as_str().into(),
             keep_alive: options.keep_alive,
             token,
-            requests: BTreeMap::new(),
+            requests: Map::new(),
             unread: VecDeque::new(),
             run_id: Box::default(),
             lookup: HostLookup::new(host, port),
@@ -360,7 +361,7 @@ impl SessionDriver {
         self.disconnect();
         self.fail_all();
         // The goodbye that ended the session has no response of its own.
-        while let Some((&id, _)) = self.requests.first_key_value() {
+        while let Some((id, _)) = self.requests.first() {
             self.report(id, Err(Loss::of_ending(ending)));
         }
         self.output.push_back(SessionOutput::Over(ending));
@@ -380,7 +381,7 @@ impl SessionDriver {
     }
 
     fn report(&mut self, id: u64, mut answer: Result<OwnedFrame, Loss>) {
-        let Some(encoded) = self.requests.remove(&id) else { return };
+        let Some(encoded) = self.requests.remove(id) else { return };
         if let Err(loss) = &mut answer {
             loss.failure.elapsed = encoded.since_begun(self.clock.now());
         }
@@ -503,7 +504,7 @@ impl SessionDriver {
                     let hello = self.machine.hello(identity, self.node.as_bytes(), b"");
                     encode_frame(out, label, &hello)
                 }
-                ToWrite::Request(id, label) => match self.requests.get(&id) {
+                ToWrite::Request(id, label) => match self.requests.get(id) {
                     Some(encoded) => {
                         if let Some(run_id) = &encoded.run_id {
                             self.run_id.clone_from(run_id);

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::driver::call_error::CallError;
 use crate::driver::cancel::CancelToken;
+use crate::driver::channel::Sender;
 use crate::driver::timeout::Timeout;
 use crate::error::{ErrorKind, Operation};
 use crate::store::op::Key;
@@ -18,7 +19,6 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use crossbeam_channel::Sender;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// One change of a key.

@@ -5,13 +5,13 @@
 //! the buffer has emptied the socket (epoll(7)), unless the peer has closed. A steady request costs one read and one
 //! write.
 
+use crate::driver::channel::Receiver;
 use crate::driver::clock::Clock;
 use crate::driver::socket::is_newcomers_fault;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::node::server::{self as node, Event, Input, Output, Stats};
 use crate::time::{Duration, Instant};
-use crossbeam_channel::Receiver;
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};

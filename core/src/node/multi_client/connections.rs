@@ -6,6 +6,7 @@ use crate::error::{Cause, ErrorKind, Failure, Phase, Violation};
 use crate::ids::ConnId;
 use crate::node::client::link::Link;
 use crate::node::client::{Age, Resolution, Sent, begin_failure, violation_failure};
+use crate::ordered::Set;
 use crate::store::call::CallId;
 use crate::store::client_conn::{BeginError, Event, GiveUp};
 use crate::store::dial::{DialInput, DialOutput, DialState, Rounds};
@@ -237,7 +238,7 @@ impl MultiClient {
         let mut failed = Vec::new();
         if self.pool.len() == 0 {
             let Queues { shared, brief, waiting } = core::mem::take(&mut self.queues);
-            failed.extend([shared, brief, waiting].into_iter().flatten());
+            failed.extend([&shared, &brief, &waiting].into_iter().flat_map(Set::iter));
         } else {
             // With other connections left, only one call needs this one: the one that has waited longest. Calls that
             // share a connection use one that exists or is being established. If there is none, they fail as well,
@@ -250,11 +251,11 @@ impl MultiClient {
                 failed.extend(exclusive.pop_first());
             }
             if shared > dialling {
-                failed.extend(core::mem::take(&mut queues.shared));
+                failed.extend(core::mem::take(&mut queues.shared).iter());
             }
         }
         for id in failed {
-            let lost = self.operations.get(&id).and_then(|pending| pending.attempts.lost());
+            let lost = self.operations.get(id).and_then(|pending| pending.attempts.lost());
             self.complete(now, id, Err(lost.unwrap_or(failure)));
         }
     }
@@ -274,20 +275,20 @@ impl MultiClient {
         match event {
             Event::Greeted | Event::Count { .. } => {}
             Event::ValueStart { id, bytes } => {
-                if let Some(pending) = self.operations.get_mut(&id) {
+                if let Some(pending) = self.operations.get_mut(id) {
                     // The peer claims this length. More capacity is allocated only as bytes arrive.
                     let capacity = usize::try_from(bytes.min(PREALLOCATION_BYTES_MAX)).unwrap_or_default();
                     pending.values.push(Vec::with_capacity(capacity));
                 }
             }
             Event::ValueChunk { id, bytes } => {
-                if let Some(value) = self.operations.get_mut(&id).and_then(|one| one.values.last_mut()) {
+                if let Some(value) = self.operations.get_mut(id).and_then(|one| one.values.last_mut()) {
                     value.extend_from_slice(bytes);
                 }
             }
             Event::Proceed { id } => {
                 let (Some(connection), Some(pending)) =
-                    (self.pool.get_mut(conn), self.operations.get_mut(&id))
+                    (self.pool.get_mut(conn), self.operations.get_mut(id))
                 else {
                     return;
                 };
@@ -312,7 +313,7 @@ impl MultiClient {
         let Some(mut connection) = self.close(conn) else { return };
         let age = if connection.begun == 1 { Age::Fresh } else { Age::Used };
         while let Some(loss) = connection.link.conn.lose() {
-            let Some(pending) = self.operations.get_mut(&loss.id) else { continue };
+            let Some(pending) = self.operations.get_mut(loss.id) else { continue };
             let sent = match pending.call_position {
                 CallPosition::On(_, at) if connection.out.was_sent(at) => Sent::Something,
                 _ => Sent::Nothing,
@@ -330,19 +331,19 @@ impl MultiClient {
 
     /// Assigns queued calls to connections, opens missing connections and closes surplus ones.
     pub(super) fn pump(&mut self, now: Instant) {
-        while let Some(&id) = self.queues.shared.first()
+        while let Some(id) = self.queues.shared.first()
             && let Some(conn) = self.shared_connection()
         {
             self.queues.shared.pop_first();
             self.begin(now, conn, id);
         }
-        while let Some(&id) = self.queues.brief.first()
+        while let Some(id) = self.queues.brief.first()
             && let Some(conn) = self.idle_connection()
         {
             self.queues.brief.pop_first();
             self.begin(now, conn, id);
         }
-        while let Some(&id) = self.queues.waiting.first()
+        while let Some(id) = self.queues.waiting.first()
             && self.pool.waiting() < self.options.limits.waiting_connections_max()
             && let Some(conn) = self.idle_connection()
         {
@@ -390,7 +391,7 @@ impl MultiClient {
     }
 
     fn begin(&mut self, now: Instant, conn: ConnId, id: CallId) {
-        let Some(pending) = self.operations.get_mut(&id) else { return };
+        let Some(pending) = self.operations.get_mut(id) else { return };
         let (call, mode) = (pending.request.call(), pending.attempts.mode());
         if call.is_exclusive(mode) && self.pool.shared == Some(conn) {
             self.pool.shared = None;

@@ -1,6 +1,5 @@
 //! Thread that drives all connections of a worker: those that it has accepted and those that it has opened.
 
-use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::{Arc, Weak};
@@ -11,7 +10,7 @@ use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Ready, Token, Waker, Watch, Watcher};
 use rendezvous_core::driver::server::ServerFailure;
 use rendezvous_core::driver::threads::{self, Thread, panic_text};
-use rendezvous_core::ordered::Set;
+use rendezvous_core::ordered::{Map, Set};
 use rendezvous_core::time::Instant;
 use std::io;
 use std::os::fd::RawFd;
@@ -39,7 +38,7 @@ pub(super) struct IoShared {
     watcher: Watcher,
     waker: Waker,
     /// By their tokens. No token is used twice, so a late event of one socket is not taken for one of another.
-    targets: Mutex<BTreeMap<usize, Weak<dyn Target>>>,
+    targets: Mutex<Map<usize, Weak<dyn Target>>>,
     last_token: AtomicUsize,
     timers: Mutex<Set<(Instant, usize)>>,
     /// Time until which the thread sleeps unless it is woken.
@@ -67,7 +66,7 @@ impl IoShared {
     }
 
     pub(super) fn remove(&self, token: usize) {
-        let target = lock(&self.targets).remove(&token);
+        let target = lock(&self.targets).remove(token);
         // Dropping the target may drop what it refers to, which needs the table unlocked.
         drop(target);
     }
@@ -116,7 +115,7 @@ impl IoShared {
     }
 
     fn find(&self, token: usize) -> Option<Arc<dyn Target>> {
-        let target = lock(&self.targets).get(&token).cloned();
+        let target = lock(&self.targets).get(token).cloned();
         target.and_then(|target| target.upgrade())
     }
 
@@ -151,8 +150,8 @@ impl IoShared {
     fn end(&self, why: ServerFailure) {
         self.failure.set(why.clone()).ok();
         // Clients, which were added after their server, end their calls before that closes connections.
-        let targets: Vec<_> = lock(&self.targets).values().rev().cloned().collect();
-        targets.iter().filter_map(Weak::upgrade).for_each(|target| target.thread_ended(&why));
+        let targets: Vec<_> = lock(&self.targets).iter().map(|(_, target)| target.clone()).collect();
+        targets.iter().rev().filter_map(Weak::upgrade).for_each(|target| target.thread_ended(&why));
     }
 }
 

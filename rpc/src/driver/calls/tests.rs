@@ -12,8 +12,8 @@ use crate::connection::{CallError, CallFailure, CallKind, ConnectionError, Refus
 use crate::limits::{IntakeLimits, RpcLimits};
 use crate::name::WorkerInfo;
 use crate::wire::{CalleeFrame, CallerFrame, DATA, Header, MAGIC, encode_frame};
-use crossbeam_channel::{Receiver, Sender, unbounded as channel};
 use rendezvous_core::driver::cancel::{CancelToken, Canceller};
+use rendezvous_core::driver::channel::{Receiver, Sender, unbounded as channel};
 use rendezvous_core::driver::server::{Family, Listen};
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::time::Duration;
@@ -755,7 +755,7 @@ fn callbacks_are_called_once_whatever_ends_the_call_and_may_call_again() {
     assert_eq!(reported.recv_timeout(SOON).expect("notified").as_deref(), Ok(&b"1"[..]));
     scene
         .peer
-        .start_with(Call::of("hold").with_timeout(SOON), &b""[..], move |result| drop(notify.send(result)))
+        .start_with(Call::of("hold").with_timeout(SOON), &b""[..], move |result| _ = notify.send(result))
         .expect("made");
     let _held = scene.next_held();
     let Scene { peer, client, .. } = scene;

@@ -16,8 +16,8 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use rendezvous_core::driver::cancel::CancelToken;
+use rendezvous_core::driver::channel::{Receiver, Sender, bounded, unbounded};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::error::Span;
 use rendezvous_core::rendezvous::parse::Endpoint;
@@ -358,11 +358,7 @@ impl GroupShared {
 
     /// Returns the next input of the state machine, or `None` after `timeout` or when the thread is woken.
     pub(super) fn next_input(&self, timeout: Duration) -> Option<Input> {
-        select! {
-            recv(self.inputs.1) -> input => input.ok(),
-            recv(self.wakes.1) -> _ => None,
-            default(timeout) => None,
-        }
+        self.inputs.1.recv_unless(&self.wakes.1, timeout)
     }
 
     pub(super) fn with_agent<T>(&self, look: impl FnOnce(&mut Agent) -> T) -> Option<T> {
@@ -614,7 +610,7 @@ impl GroupShared {
         if group_listener.is_some() {
             return Err(AlreadyObserved);
         }
-        for event in self.events.try_iter() {
+        while let Ok(event) = self.events.try_recv() {
             self.events_lost.fetch_add(listener.changed(event), Ordering::Relaxed);
         }
         if self.has_parted.load(Ordering::Relaxed) {

@@ -11,7 +11,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
-use crossbeam_channel::{Sender, unbounded};
+use rendezvous_core::driver::channel::{Sender, unbounded};
 use rendezvous_core::driver::threads::{self, Thread, panic_text};
 use rendezvous_core::time::Duration;
 use std::io;
@@ -38,7 +38,7 @@ impl GroupThreads {
         let on_result = Arc::clone(shared);
         let store_thread = threads::spawn("rdzv-rpc-store", move || {
             guarded("of the store", &on_result, || {
-                for step in step_receiver {
+                while let Ok(step) = step_receiver.recv() {
                     on_result.push_input(Input::Stored(store.execute(on_result.clock(), &step)));
                 }
             });

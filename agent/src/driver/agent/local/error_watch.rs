@@ -7,6 +7,7 @@ use crate::driver::worker_logs::error_file_age;
 use crate::log_layout::ERROR_FILE;
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
+use rendezvous_core::sorted::sort_by;
 use rendezvous_core::time::Duration;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -60,7 +61,8 @@ impl ErrorWatch {
         let index = |local_rank: u32| order.iter().position(|rank| *rank == local_rank).unwrap_or(usize::MAX);
         let aged = |(rank, path): (u32, &Option<PathBuf>)| Some((rank, error_file_age(path.as_deref()?)?));
         let mut written: Vec<(u32, Duration)> = (0..).zip(&self.paths).filter_map(aged).collect();
-        written.sort_unstable_by_key(|(rank, age)| (index(*rank), core::cmp::Reverse(*age)));
+        // Of one index, the older file first.
+        sort_by(&mut written, |a, b| (index(a.0), b.1) < (index(b.0), a.1));
         written
     }
 

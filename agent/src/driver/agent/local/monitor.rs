@@ -108,7 +108,7 @@ impl WorkerMonitor {
     fn report_stuck(&mut self, now: Instant, running: &Running, worker_events: &mut VecDeque<WorkerEvent>) {
         let Some(stuck) = self.stuck.as_mut().filter(|stuck| stuck.due() <= now) else { return };
         stuck.begin_check(now);
-        for (&pid, &local_rank) in &running.ranks {
+        for (&pid, &local_rank) in running.ranks.iter() {
             let state = match (self.process_state)(pid) {
                 Ok(ProcessState::Uninterruptible) => ObservedState::Uninterruptible,
                 _ => ObservedState::Other,
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(monitor.deadline(Instant::ORIGIN, &running), None, "off");
         monitor.detect_stuck(Duration::from_secs(2));
         assert_eq!(monitor.deadline(Instant::ORIGIN, &running), None, "no worker runs");
-        running.ranks.extend([(100, 0), (101, 1), (102, 2)]);
+        running.ranks = [(100, 0), (101, 1), (102, 2)].into_iter().collect();
         monitor.process_state = Box::new(|pid| match pid {
             100 => Ok(ProcessState::Sleeping),
             101 => Ok(ProcessState::Uninterruptible),

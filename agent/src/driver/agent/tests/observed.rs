@@ -184,7 +184,7 @@ fn metrics_and_events_follow_a_life() {
         recorder.observe(now, machine, happened, &mut |line| write.send(line.into()).expect("awaited"));
     }));
     assert_eq!(Running::new(agent).result().outcome, SUCCEEDED);
-    let metrics: BTreeMap<String, i64> = reported.try_iter().collect();
+    let metrics: alloc::collections::BTreeMap<String, i64> = reported.try_iter().collect();
     for (name, value) in [
         ("workers.default.flakiness", 50),
         ("workers.default.run_success_with_retries", 1),

@@ -11,7 +11,7 @@ fn a_callback_that_panics_has_been_told_and_others_are() {
     let (notify, reported): (Sender<CallResult>, _) = channel();
     let hold = || Call::of("hold").with_timeout(SOON);
     scene.peer.start_with(hold(), &b"1"[..], |_| panic!("provoked")).expect("made");
-    scene.peer.start_with(hold(), &b"2"[..], move |result| drop(notify.send(result))).expect("made");
+    scene.peer.start_with(hold(), &b"2"[..], move |result| _ = notify.send(result)).expect("made");
     let held = [scene.next_held(), scene.next_held()];
     for (request, responder) in held {
         responder.answer(request.payload);
@@ -81,7 +81,7 @@ fn whoever_gets_lent_bytes_back_may_call() {
         let (peer, notify) = (scene.peer.clone(), notify.clone());
         let call_again = move || {
             let notify = notify.clone();
-            let reported = move |result| drop(notify.send(result));
+            let reported = move |result| _ = notify.send(result);
             peer.start_with(Call::of("echo").with_timeout(SOON), &b"again"[..], reported).expect("made");
         };
         let started = scene.peer.start(Call::of("length").with_timeout(SOON), borrowed(length, call_again));
@@ -165,7 +165,7 @@ fn calls_of_a_worker_whose_thread_of_calls_panicked_say_so() {
     let scene = scene();
     let (notify, reported) = channel();
     let options = RpcServerOptions { me: worker("a", 1), ..server_options() };
-    let failed = move |failure: &ServerFailure| drop(notify.send(failure_text(failure)));
+    let failed = move |failure: &ServerFailure| _ = notify.send(failure_text(failure));
     let (handling, _held) = handling();
     let server = RpcServer::start_watched(options, handling, failed).expect("a free port");
     let client = server.client();
@@ -228,7 +228,7 @@ fn who_ends_waits_for_handlers_that_are_at_work_and_begins_no_others() {
 fn a_server_whose_thread_panics_says_so() {
     let (notify, reported) = channel();
     let options = RpcServerOptions { admit: Box::new(|_| panic!("provoked")), ..server_options() };
-    let failed = move |failure: &ServerFailure| drop(notify.send(failure.clone()));
+    let failed = move |failure: &ServerFailure| _ = notify.send(failure.clone());
     let server = RpcServer::start_watched(options, handling().0, failed).expect("a free port");
     let client = LoneClient::new(client_options()).expect("descriptors");
     let peer = client.peer(&worker("b", 2), "127.0.0.1", server.local_addr().port()).expect("a descriptor");
@@ -243,7 +243,7 @@ fn a_server_whose_thread_panics_says_so() {
 fn whoever_lets_go_of_the_way_to_a_worker_hears_what_comes_of_its_calls() {
     let Scene { server, handling: _handling, client: _client, peer, held } = scene();
     let (notify, reported): (Sender<CallResult>, _) = channel();
-    let told_to = move |result| drop(notify.send(result));
+    let told_to = move |result| _ = notify.send(result);
     drop(peer.start_with(Call::of("hold").with_timeout(SOON), &b"1"[..], told_to).expect("made"));
     let (request, responder) = held.recv_timeout(SOON).expect("asked");
     drop(peer);
