@@ -44,8 +44,9 @@ constexpr std::chrono::seconds wait_timeout{60};
 std::string name_of(int trainer) { return "trainer-" + std::to_string(trainer); }
 
 // Options of a worker: what waits, waits no longer than this.
-rdzv::rpc_options options() {
+rdzv::rpc_options options(const rdzv::store& store) {
   rdzv::rpc_options given;
+  given.store = &store;
   given.rpc_timeout = wait_timeout;
   given.worker_threads = trainer_count;
   return given;
@@ -64,7 +65,7 @@ void train(int trainer, std::uint16_t port, const digits::dataset& data, int kil
   store.wait({trainer == trainer_count - 1 ? "halfway" : "serves"}).or_throw();
   const auto handlers = rdzv::rpc_handlers::create().or_throw();
   const auto id = static_cast<std::uint16_t>(trainer + 1);
-  const rdzv::rpc worker = rdzv::rpc::create_over(store, name_of(trainer), id, -1, options(), handlers).or_throw();
+  const rdzv::rpc worker = rdzv::rpc::create(name_of(trainer), id, -1, options(store), handlers).or_throw();
 
   digits::random_source random(static_cast<std::uint64_t>(trainer) + 1);
   digits::network network(random);
@@ -135,7 +136,7 @@ void serve(std::uint16_t port, const digits::dataset& data) {
   auto handlers = rdzv::rpc_handlers::create().or_throw();
   handlers.on("pull", [kept] { return kept->pull(); }).or_throw();
   handlers.on("push", [kept](std::vector<double> gradient, double loss) { kept->push(gradient, loss); }).or_throw();
-  const rdzv::rpc worker = rdzv::rpc::create_over(store, "server", 0, -1, options(), handlers).or_throw();
+  const rdzv::rpc worker = rdzv::rpc::create("server", 0, -1, options(store), handlers).or_throw();
   // From here on the trainers find it.
   store.set("serves", "").or_throw();
 

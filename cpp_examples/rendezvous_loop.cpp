@@ -48,12 +48,12 @@ struct program {
         }
         break;
       case rdzv::event_kind::round:
-        if (event.round_event.kind == RDZV_ROUND_EVENT_PEER_DIED) {
-          std::printf("node %d: %s died\n", self.number, event.node.c_str());
+        if (event.round_event->kind == rdzv::round_event_kind::peer_died) {
+          std::printf("node %d: %s died\n", self.number, event.round_event->node.c_str());
           join(self);  // the survivors meet again
-        } else if (event.round_event.kind == RDZV_ROUND_EVENT_NODES_WAITING && event.round_event.nodes > 0) {
+        } else if (event.round_event->kind == rdzv::round_event_kind::nodes_waiting && event.round_event->nodes > 0) {
           join(self);  // let the newcomers in
-        } else if (event.round_event.kind == RDZV_ROUND_EVENT_RUN_CLOSED) {
+        } else if (event.round_event->kind == rdzv::round_event_kind::run_closed) {
           finished = true;
         }
         break;

@@ -1,5 +1,5 @@
-// rendezvous.hpp: librendezvous for C++17 and later. Header-only, over the C ABI of rendezvous.h. Each subject has a header
-// of its own in rendezvous/, and can be included alone.
+// rendezvous.hpp: librendezvous for C++17 and later. Header-only, over the C ABI of rendezvous.h. Each subject has a
+// header of its own in rendezvous/, and can be included alone.
 //
 // Every call that can fail returns a `result<T>`: test it like a pointer, or take the value with `or_throw()`, which
 // throws `rdzv::exception` (and does not exist under -fno-exceptions). Handles are move-only and free themselves.
@@ -17,7 +17,6 @@
 #include "rendezvous/native_store.hpp"
 #include "rendezvous/rendezvous.hpp"
 #include "rendezvous/rpc.hpp"
-#include "rendezvous/rpc_loop.hpp"
 #include "rendezvous/store.hpp"
 #include "rendezvous/store_utilities.hpp"
 // For plug-ins, a program includes rendezvous/plugin.hpp, too.

@@ -7,10 +7,8 @@
 #include "rendezvous.hpp"
 #include "agent.h"
 
-#if defined(__cpp_exceptions)
 #include <cstdlib>
 #include <exception>
-#endif
 
 namespace rdzv {
 inline namespace RDZV_DETAIL_NAMESPACE {
@@ -56,12 +54,6 @@ enum class agent_outcome : std::int32_t {
   guard_lost = RDZV_OUTCOME_GUARD_LOST,
 };
 
-namespace detail {
-
-inline std::string copy_text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
-
-}  // namespace detail
-
 /// Workers of an agent at one moment.
 struct worker_group {
   struct worker {
@@ -88,18 +80,13 @@ struct worker_group {
 
   /// Copies a group of the C API.
   static worker_group copy_of(const rdzv_worker_group& group) {
-    worker_group copy;
-    copy.role = group.role;
-    copy.state = static_cast<worker_state>(group.state);
-    if (group.group_rank >= 0) copy.group_rank = group.group_rank;
-    copy.group_world_size = group.group_world_size;
-    if (group.round >= 0) copy.round = group.round;
-    copy.attempt = group.attempt;
-    copy.restart_count = group.restart_count;
+    worker_group copy{group.role,    static_cast<worker_state>(group.state), detail::known(group.group_rank),
+                      group.group_world_size, detail::known(group.round), group.attempt, group.restart_count, {}};
     for (std::size_t i = 0; i < group.worker_count; ++i) {
       const rdzv_worker& of = *group.workers[i];
+      const auto exit_code = of.has_exited != 0 ? std::optional(of.exit_code) : std::nullopt;
       copy.workers.push_back({of.local_rank, of.global_rank, of.role_rank, of.world_size, of.role_world_size, of.pid,
-                              of.has_exited != 0 ? std::optional(of.exit_code) : std::nullopt});
+                              exit_code});
     }
     return copy;
   }
@@ -150,31 +137,6 @@ struct agent_event {
   rdzv::worker_group group;
 };
 
-namespace detail {
-
-inline agent_event cpp_event(const rdzv_agent_event& event) {
-  using microseconds = std::chrono::microseconds;
-  agent_event copy;
-  copy.kind = static_cast<agent_event_kind>(event.kind);
-  copy.from = static_cast<agent_phase>(event.from);
-  copy.to = static_cast<agent_phase>(event.to);
-  copy.attempt = event.attempt;
-  copy.local_rank = event.local_rank;
-  copy.exit_code = event.exit_code;
-  copy.was_stopped = event.was_stopped != 0;
-  copy.detect = microseconds(event.detect_us);
-  copy.stop = microseconds(event.stop_us);
-  copy.rendezvous = microseconds(event.rendezvous_us);
-  copy.assign = microseconds(event.assign_us);
-  copy.start = microseconds(event.start_us);
-  copy.message = event.message;
-  copy.restarts_left = event.restarts_left;
-  copy.group = worker_group::copy_of(*event.group);
-  return copy;
-}
-
-}  // namespace detail
-
 /// Failure of one worker.
 struct worker_failure {
   std::string host;
@@ -210,30 +172,11 @@ struct agent_result {
   }
 };
 
-namespace detail {
-
-inline agent_result cpp_result(const rdzv_agent_result& result) {
-  const auto outcome = static_cast<agent_outcome>(result.outcome);
-  agent_result copy{outcome, result.reason, result.report, result.report_json, {}, {}};
-  for (std::size_t i = 0; i < result.failure_count; ++i) {
-    const rdzv_worker_failure& of = *result.failures[i];
-    const std::chrono::system_clock::time_point when(std::chrono::seconds(of.timestamp_s));
-    copy.failures.push_back({of.host, of.local_rank, of.global_rank, of.group_rank, of.pid, of.exit_code,
-                             copy_text(of.signal), when, of.message, copy_text(of.callstack),
-                             std::vector<std::string>(of.stderr_lines, of.stderr_lines + of.stderr_line_count)});
-  }
-  for (std::size_t i = 0; i < result.returned_count; ++i)
-    copy.returned.emplace_back(result.returned[i].global_rank, text(result.returned[i].data, result.returned[i].len));
-  return copy;
-}
-
-}  // namespace detail
-
 /// Arguments and return value of a worker function.
 class worker_call {
  public:
   explicit worker_call(rdzv_worker_call* call) noexcept : call_(call) {}
-  std::vector<std::string> arguments() const { return {call_->arguments, call_->arguments + call_->argument_count}; }
+  std::vector<std::string> arguments() const { return detail::strings(call_->arguments, call_->argument_count); }
   /// Sets the value that the worker returns, 256 MiB at most. The data is copied, and the last call counts. If the
   /// value is too long or the system lacks memory for it, the worker fails with exit code 102 and a message.
   void set_returned(std::string_view data) { rdzv_worker_call_return(call_, detail::bytes(data), data.size()); }
@@ -263,11 +206,10 @@ enum class numa_binding : std::int32_t {
   core_complex = RDZV_NUMA_CORE_COMPLEX,
 };
 
-/// Options of an agent. An empty string or optional stands for the default, which agent.h has for each field of
-/// `rdzv_agent_options`.
+/// Options of an agent. An empty string or optional and `default_timeout` stand for the default, which agent.h has for
+/// each field of `rdzv_agent_options`.
 struct agent_options {
   using milliseconds = std::chrono::milliseconds;
-  using optional_time = std::optional<milliseconds>;
 
   /// Number of workers, from 1 to 4096.
   std::uint32_t local_world_size = 1;
@@ -285,24 +227,24 @@ struct agent_options {
   /// Restarts after failures of the agent's own workers: 3, or 0 for none.
   std::optional<std::uint32_t> max_restarts;
   /// Longest pause before a restart: 10 s, or 0 for none.
-  optional_time restart_backoff;
+  milliseconds restart_backoff = default_timeout;
   /// Signal that stops workers: SIGTERM.
   int stop_signal = 0;
   /// Time that workers have to end after the stop signal: 30 s; 0 kills them at once.
-  optional_time stop_timeout;
+  milliseconds stop_timeout = default_timeout;
   /// Time that processes that workers leave behind have to end: 3 s; 0 kills them at once.
-  optional_time leftover_timeout;
-  optional_time kill_timeout;
-  optional_time start_timeout;
+  milliseconds leftover_timeout = default_timeout;
+  milliseconds kill_timeout = default_timeout;
+  milliseconds start_timeout = default_timeout;
   /// Wait for agents whose workers still run: as long as those run if the rendezvous reports deaths, otherwise 300 s; 0
   /// for no wait.
-  optional_time exit_barrier_timeout;
+  milliseconds exit_barrier_timeout = default_timeout;
   rdzv::rank_assignment rank_assignment = rdzv::rank_assignment::through_store;
   /// Wait for the other agents when ranks are assigned: 60 s.
-  optional_time assign_timeout;
-  optional_time monitor_interval;
+  milliseconds assign_timeout = default_timeout;
+  milliseconds monitor_interval = default_timeout;
   /// Time for which a worker may hang in the kernel before the agent gives up; not checked by default.
-  optional_time stuck_timeout;
+  milliseconds stuck_timeout = default_timeout;
   /// Each worker sees one device, and LOCAL_RANK 0.
   bool one_device_each = false;
   /// Workers that run a program are bound to processors by the program numactl.
@@ -336,36 +278,53 @@ struct agent_sink {
 
 namespace detail {
 
-inline int32_t run_function(void* user_data, rdzv_worker_call* call);
+inline agent_event cpp_event(const rdzv_agent_event& of) {
+  using us = std::chrono::microseconds;
+  const auto from = static_cast<agent_phase>(of.from), to = static_cast<agent_phase>(of.to);
+  return {static_cast<agent_event_kind>(of.kind), from, to, of.attempt, of.local_rank, of.exit_code,
+          of.was_stopped != 0, us(of.detect_us), us(of.stop_us), us(of.rendezvous_us), us(of.assign_us),
+          us(of.start_us), of.message, of.restarts_left, worker_group::copy_of(*of.group)};
+}
 
-/// Options of the C API, with the lists that they point to. The C++ options and the function must outlive it.
+inline agent_result cpp_result(const rdzv_agent_result& result) {
+  const auto outcome = static_cast<agent_outcome>(result.outcome);
+  agent_result copy{outcome, result.reason, result.report, result.report_json, {}, {}};
+  for (std::size_t i = 0; i < result.failure_count; ++i) {
+    const rdzv_worker_failure& of = *result.failures[i];
+    const std::chrono::system_clock::time_point when(std::chrono::seconds(of.timestamp_s));
+    copy.failures.push_back({of.host, of.local_rank, of.global_rank, of.group_rank, of.pid, of.exit_code,
+                             text(of.signal), when, of.message, text(of.callstack),
+                             strings(of.stderr_lines, of.stderr_line_count)});
+  }
+  for (std::size_t i = 0; i < result.returned_count; ++i)
+    copy.returned.emplace_back(result.returned[i].global_rank, text(result.returned[i].data, result.returned[i].len));
+  return copy;
+}
+
+/// Options of the C API, with the lists that they point to. The C++ options must outlive it.
 struct c_agent_options {
-  rdzv_agent_options value{};
+  rdzv_agent_options value = sized<rdzv_agent_options>();
   std::vector<const char*> arguments, environment;
   std::vector<std::string> variables;
 
-  c_agent_options(const agent_options& from, const std::function<int(worker_call&)>* function) {
+  explicit c_agent_options(const agent_options& from) {
     for (const auto& argument : from.arguments) arguments.push_back(argument.c_str());
     for (const auto& [key, content] : from.environment) variables.push_back(key + "=" + content);
     for (const auto& variable : variables) environment.push_back(variable.c_str());
-    value.struct_size = sizeof value;
     // 0 is the default in C: a number of workers that is 0 is refused like one that is too large.
     value.local_world_size = from.local_world_size == 0 ? UINT32_MAX : from.local_world_size;
-    value.program = text(from.program);
-    if (function != nullptr) {
-      value.function = &run_function;
-      value.user_data = const_cast<void*>(static_cast<const void*>(function));
-    }
+    set_texts({{&value.program, from.program}, {&value.directory, from.directory}, {&value.role, from.role},
+               {&value.host_name, from.host_name}, {&value.local_addr, from.local_addr},
+               {&value.listen_addr, from.listen_addr}, {&value.master_addr, from.master_addr},
+               {&value.timer_file, from.timer_file}, {&value.log_dir, from.log_dir}, {&value.tee, from.tee},
+               {&value.redirects, from.redirects}, {&value.line_prefix, from.line_prefix},
+               {&value.local_ranks_filter, from.local_ranks_filter},
+               {&value.duplicate_stdout_filters, from.duplicate_stdout_filters},
+               {&value.duplicate_stderr_filters, from.duplicate_stderr_filters}});
     value.arguments = arguments.data();
     value.argument_count = arguments.size();
     value.environment = environment.data();
     value.environment_count = environment.size();
-    value.directory = text(from.directory);
-    value.role = text(from.role);
-    value.host_name = text(from.host_name);
-    value.local_addr = text(from.local_addr);
-    value.listen_addr = text(from.listen_addr);
-    value.master_addr = text(from.master_addr);
     value.master_port = from.master_port;
     value.rank_assignment = static_cast<std::int32_t>(from.rank_assignment);
     value.devices = from.one_device_each ? RDZV_DEVICES_ONE_EACH : RDZV_DEVICES_ALL;
@@ -375,122 +334,96 @@ struct c_agent_options {
       value.max_restarts = count == 0 ? -1 : static_cast<std::int32_t>(count);
     }
     value.stop_signal = from.stop_signal;
-    value.stop_timeout_ms = time(from.stop_timeout);
-    value.leftover_timeout_ms = time(from.leftover_timeout);
-    value.kill_timeout_ms = time(from.kill_timeout);
-    value.start_timeout_ms = time(from.start_timeout);
-    value.restart_backoff_ms = time(from.restart_backoff);
-    value.exit_barrier_timeout_ms = time(from.exit_barrier_timeout);
-    value.assign_timeout_ms = time(from.assign_timeout);
-    value.monitor_interval_ms = time(from.monitor_interval);
-    value.stuck_timeout_ms = time(from.stuck_timeout);
-    value.timer_file = text(from.timer_file);
-    value.log_dir = text(from.log_dir);
-    value.redirects = text(from.redirects);
-    value.tee = text(from.tee);
-    value.line_prefix = text(from.line_prefix);
-    value.local_ranks_filter = text(from.local_ranks_filter);
-    value.duplicate_stdout_filters = text(from.duplicate_stdout_filters);
-    value.duplicate_stderr_filters = text(from.duplicate_stderr_filters);
-  }
-
-  static const char* text(const std::string& from) { return from.empty() ? nullptr : from.c_str(); }
-  /// 0 is the default in C, and -1 stands for no time. A negative time is refused.
-  static std::int64_t time(const agent_options::optional_time& from) {
-    if (!from || from->count() > 0) return from ? from->count() : 0;
-    return from->count() == 0 ? -1 : INT64_MIN;
+    value.stop_timeout_ms = option_count(from.stop_timeout);
+    value.leftover_timeout_ms = option_count(from.leftover_timeout);
+    value.kill_timeout_ms = option_count(from.kill_timeout);
+    value.start_timeout_ms = option_count(from.start_timeout);
+    value.restart_backoff_ms = option_count(from.restart_backoff);
+    value.exit_barrier_timeout_ms = option_count(from.exit_barrier_timeout);
+    value.assign_timeout_ms = option_count(from.assign_timeout);
+    value.monitor_interval_ms = option_count(from.monitor_interval);
+    value.stuck_timeout_ms = option_count(from.stuck_timeout);
   }
 };
 
-template <class F, class... A>
-void call_sink(const F& function, A... arguments) noexcept {
-#if defined(__cpp_exceptions)
-  try {
-#endif
-    function(arguments...);
-#if defined(__cpp_exceptions)
-  } catch (...) {
-  }
-#endif
-}
-
-inline void put_metric(void* user_data, const std::uint8_t* name, std::size_t size, std::int64_t value) {
-  call_sink(static_cast<agent_sink*>(user_data)->metric, text(name, size), value);
-}
-
-inline void put_record(void* user_data, const std::uint8_t* json, std::size_t size) {
-  call_sink(static_cast<agent_sink*>(user_data)->record, text(json, size));
-}
-
-inline void drop_sink(void* user_data) { delete static_cast<agent_sink*>(user_data); }
+/// Function of workers, as a base that an agent destroys last.
+struct worker_function {
+  std::unique_ptr<std::function<int(worker_call&)>> function;
+};
 
 }  // namespace detail
+
+/// Writes an error to the worker's error file, in PyTorch's format; its agent reports it. False if no agent started
+/// this process.
+inline result<bool> record_error(std::string_view message, std::string_view callstack = {}) {
+  return detail::call<bool>(rdzv_record_error, message, callstack);
+}
+
+/// Sets the timer of this worker for `scope`, in place of an earlier one. When it expires, the agent sends `signal` to
+/// this process, by default SIGKILL, and starts the workers again. `status::unsupported` if the agent takes no timers.
+inline result<void> set_worker_timer(const std::string& scope, std::chrono::milliseconds timeout, int signal = 0) {
+  return detail::call(rdzv_worker_set_timer, scope.c_str(), timeout.count(), signal);
+}
+/// Removes the timer of this worker for `scope`.
+inline result<void> clear_worker_timer(const std::string& scope) {
+  return detail::call(rdzv_worker_clear_timer, scope.c_str());
+}
 
 /// Supervisor of a node's worker processes: it joins the rendezvous, starts and monitors the workers, and restarts them
 /// when one fails or the membership changes. It runs once. Any thread may call `stop`, `pass_signal` and
 /// `worker_group`.
-class agent {
+class agent : detail::worker_function, public detail::owner<agent, rdzv_agent, rdzv_agent_free> {
  public:
+  using owner::owner;
   using listener = std::function<void(const agent_event&)>;
 
   /// The agent shares the handler, which must not be used for anything else until the agent has ended. This call forks
   /// a process for the workers: call it before the program has many threads.
   static result<agent> create(const agent_options& options, const rendezvous_handler& handler,
                               const context* shared = nullptr) {
-    agent made;
-    if (options.function) made.function_ = std::make_unique<std::function<int(worker_call&)>>(options.function);
-    const detail::c_agent_options given(options, made.function_.get());
-    rdzv_agent* raw = nullptr;
-    const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
-    auto failure = detail::failure_of(rdzv_agent_new, context, &given.value, handler.c_handle(), &raw);
-    if (failure) return std::move(*failure);
-    made.handle_.reset(raw);
+    detail::c_agent_options given(options);
+    auto kept = std::make_unique<std::function<int(worker_call&)>>(options.function);
+    if (*kept) {
+      given.value.function = &run_function;
+      given.value.user_data = kept.get();
+    }
+    auto made = detail::call<agent>(rdzv_agent_new, shared, &given.value, handler);
+    if (made) made->function = std::move(kept);
     return made;
   }
 
   /// Runs the agent to its end on this thread. `on_event` is called for each event; it may stop the agent. An exception
   /// that leaves it stops the agent and is thrown again by this call.
   result<agent_result> run(listener on_event = nullptr) {
-    listening state{this, &on_event};
-    rdzv_agent_result ended{};
-    ended.struct_size = sizeof ended;
-    const rdzv_agent_listener each = on_event ? &handle_event : nullptr;
-    auto failure = detail::failure_of(rdzv_agent_run, c_handle(), each, static_cast<void*>(&state), &ended);
-#if defined(__cpp_exceptions)
+    listening state{*this, on_event};
+    const auto each = on_event ? &listening::handle_event : nullptr;
+    auto ended = detail::call<rdzv_agent_result>(rdzv_agent_run, c_handle(), each, static_cast<void*>(&state));
     if (state.thrown) std::rethrow_exception(state.thrown);
-#endif
-    if (failure) return std::move(*failure);
-    return detail::cpp_result(ended);
+    return std::move(ended).transform(detail::cpp_result);
   }
   /// Returns the result, once the agent has ended.
   result<agent_result> get_result() const {
-    rdzv_agent_result ended{};
-    ended.struct_size = sizeof ended;
-    if (auto failure = detail::failure_of(rdzv_agent_get_result, c_handle(), &ended)) return std::move(*failure);
-    return detail::cpp_result(ended);
+    return detail::call<rdzv_agent_result>(rdzv_agent_get_result, c_handle()).transform(detail::cpp_result);
   }
   /// Adds a sink. Added before the agent runs, it receives everything from the start.
   result<void> add_sink(agent_sink sink) const {
     auto owned = std::make_unique<agent_sink>(std::move(sink));
-    rdzv_agent_sink given{};
-    given.struct_size = sizeof given;
-    given.user_data = owned.get();
-    given.metric = owned->metric ? &detail::put_metric : nullptr;
-    given.record = owned->record ? &detail::put_record : nullptr;
-    given.destroy = &detail::drop_sink;
-    auto added = detail::call(rdzv_agent_add_sink, c_handle(), &given);
-    if (added) static_cast<void>(owned.release());
-    return added;
+    auto table = detail::table_of<rdzv_agent_sink>(owned);
+    const auto metric = [](void* user_data, const std::uint8_t* name, std::size_t size, std::int64_t value) {
+      detail::guarded([&] { static_cast<agent_sink*>(user_data)->metric(detail::text(name, size), value); });
+    };
+    const auto record = [](void* user_data, const std::uint8_t* json, std::size_t size) {
+      detail::guarded([&] { static_cast<agent_sink*>(user_data)->record(detail::text(json, size)); });
+    };
+    if (owned->metric) table.metric = metric;
+    if (owned->record) table.record = record;
+    return detail::give(std::move(owned), rdzv_agent_add_sink, c_handle(), &table);
   }
   /// Serves the agent's health over HTTP at a numeric address until the agent is destroyed. Returns the port; `port` 0
   /// is any free one.
   result<std::uint16_t> serve_health(std::string_view host, detail::port_number port) const {
     if (auto failure = port.refusal()) return std::move(*failure);
-    std::uint16_t bound = 0;
-    auto failure =
-        detail::failure_of(rdzv_agent_serve_health, c_handle(), detail::bytes(host), host.size(), port.value(), &bound);
-    if (failure) return std::move(*failure);
-    return bound;
+    return detail::call<std::uint16_t>(rdzv_agent_serve_health, c_handle(), host, port.value());
   }
   /// Makes the agent stop its workers and end. A second request kills the workers.
   void stop() const noexcept { rdzv_agent_stop(c_handle(), 0, nullptr); }
@@ -500,74 +433,49 @@ class agent {
   result<void> pass_signal(int signal) const { return detail::call(rdzv_agent_pass_signal, c_handle(), signal); }
   /// Returns the workers at this moment.
   result<rdzv::worker_group> worker_group() const {
-    const rdzv_worker_group* raw = nullptr;
-    if (auto failure = detail::failure_of(rdzv_agent_get_worker_group, c_handle(), &raw)) return std::move(*failure);
-    const std::unique_ptr<const rdzv_worker_group, void (*)(const rdzv_worker_group*)> owned(raw,
-                                                                                            rdzv_worker_group_free);
-    return rdzv::worker_group::copy_of(*owned);
-  }
-
-  const rdzv_agent* c_handle() const noexcept { return handle_.get(); }
-  /// Takes over a handle of the C API.
-  static agent adopt(rdzv_agent* handle) noexcept {
-    agent made;
-    made.handle_.reset(handle);
-    return made;
+    using group = detail::handle<const rdzv_worker_group, rdzv_worker_group_free>;
+    return detail::call<group>(rdzv_agent_get_worker_group, c_handle()).transform([](const group& found) {
+      return rdzv::worker_group::copy_of(*found);
+    });
   }
 
  private:
   struct listening {
-    const agent* self;
-    const listener* on_event;
-#if defined(__cpp_exceptions)
+    const agent& self;
+    const listener& on_event;
     std::exception_ptr thrown = nullptr;
-#endif
+
+    static void handle_event(void* user_data, const rdzv_agent_event* event) {
+      auto& of = *static_cast<listening*>(user_data);
+      if (of.thrown) return;
+      const auto stop = [&of](const char*, status) {
+        of.thrown = std::current_exception();
+        of.self.stop();
+      };
+      detail::guarded([&] { of.on_event(detail::cpp_event(*event)); }, stop);
+    }
   };
 
-  agent() = default;
-
-  static void handle_event(void* user_data, const rdzv_agent_event* event) {
-    listening* of = static_cast<listening*>(user_data);
-#if defined(__cpp_exceptions)
-    if (of->thrown) return;
-    try {
-#endif
-      (*of->on_event)(detail::cpp_event(*event));
-#if defined(__cpp_exceptions)
-    } catch (...) {
-      of->thrown = std::current_exception();
-      of->self->stop();
-    }
-#endif
+  static std::int32_t run_function(void* user_data, rdzv_worker_call* call) {
+    worker_call given(call);
+    const auto& code = *static_cast<std::function<int(worker_call&)>*>(user_data);
+    const auto record = [](const char* message, status) {
+      static_cast<void>(record_error(message));
+      return 1;
+    };
+    return detail::guarded([&] { return code(given); }, record);
   }
-
-  // Destroyed after the agent.
-  std::unique_ptr<std::function<int(worker_call&)>> function_;
-  detail::handle<rdzv_agent, rdzv_agent_free> handle_;
 };
 
-/// Adds an agent to a loop, which drives it from now on; its events have `event_kind::agent`. The agent must stay, to be
-/// stopped and for its result. `event_loop::remove` takes it out.
+/// Adds an agent to a loop, which drives it from now on; its events have `event_kind::agent`. The agent must stay, to
+/// be stopped and for its result. `event_loop::remove` takes it out.
 inline result<event_loop::member> add_agent(event_loop& loop, const agent& which, void* user_data = nullptr) {
-  return detail::call<event_loop::member>(rdzv_loop_add_agent, loop.c_handle(), which.c_handle(), user_data);
+  return detail::call<event_loop::member>(rdzv_loop_add_agent, loop, which, user_data);
 }
 
 /// Returns the agent's event if the last event of the loop was one of `event_kind::agent`.
 inline result<agent_event> agent_event_of(event_loop& loop) {
-  rdzv_agent_event event{};
-  event.struct_size = sizeof event;
-  if (auto failure = detail::failure_of(rdzv_loop_agent_event, loop.c_handle(), &event)) return std::move(*failure);
-  return detail::cpp_event(event);
-}
-
-/// Writes an error to the worker's error file, in PyTorch's format; its agent reports it. False if no agent started
-/// this process.
-inline result<bool> record_error(std::string_view message, std::string_view callstack = {}) {
-  std::int32_t recorded = 0;
-  auto failure = detail::failure_of(rdzv_record_error, detail::bytes(message), message.size(),
-                                    detail::bytes(callstack), callstack.size(), &recorded);
-  if (failure) return std::move(*failure);
-  return recorded != 0;
+  return detail::call<rdzv_agent_event>(rdzv_loop_agent_event, loop).transform(detail::cpp_event);
 }
 
 #if defined(__cpp_exceptions)
@@ -581,16 +489,11 @@ inline std::terminate_handler& next_terminate_handler() {
 }
 
 [[noreturn]] inline void record_and_terminate() {
+  const auto record = [](const char* message, status) { static_cast<void>(record_error(message)); };
   if (const std::exception_ptr thrown = std::current_exception()) {
-    try {
-      std::rethrow_exception(thrown);
-    } catch (const std::exception& known) {
-      static_cast<void>(record_error(known));
-    } catch (...) {
-      static_cast<void>(record_error("an exception that is no std::exception"));
-    }
+    guarded([&] { std::rethrow_exception(thrown); }, record);
   } else {
-    static_cast<void>(record_error("std::terminate was called without an exception"));
+    record("std::terminate was called without an exception", status::io);
   }
   if (next_terminate_handler() != nullptr) next_terminate_handler()();
   std::abort();
@@ -605,26 +508,6 @@ inline void record_uncaught_errors() {
   detail::next_terminate_handler() = std::set_terminate(&detail::record_and_terminate);
 }
 #endif
-
-namespace detail {
-
-inline int32_t run_function(void* user_data, rdzv_worker_call* call) {
-  worker_call given(call);
-#if defined(__cpp_exceptions)
-  try {
-#endif
-    return (*static_cast<std::function<int(worker_call&)>*>(user_data))(given);
-#if defined(__cpp_exceptions)
-  } catch (const std::exception& thrown) {
-    static_cast<void>(record_error(thrown));
-  } catch (...) {
-    static_cast<void>(record_error("an exception that is no std::exception"));
-  }
-  return 1;
-#endif
-}
-
-}  // namespace detail
 
 }  // inline namespace
 }  // namespace rdzv

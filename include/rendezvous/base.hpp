@@ -6,16 +6,21 @@
 
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #if defined(__cpp_exceptions)
 #include <exception>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <atomic>
 #endif
 
 // Programs with and without exceptions, and those built with other versions of the headers, may be linked into one:
@@ -65,22 +70,44 @@ enum class status : std::int32_t {
   stale_round = RDZV_STALE_ROUND,
   not_found = RDZV_NOT_FOUND,
   conflict = RDZV_CONFLICT,
-  rpc_unknown_worker = RDZV_RPC_UNKNOWN_WORKER, rpc_no_handler = RDZV_RPC_NO_HANDLER,
-  rpc_handler_failed = RDZV_RPC_HANDLER_FAILED, rpc_peer_died = RDZV_RPC_PEER_DIED, rpc_no_member = RDZV_RPC_NO_MEMBER,
-  rpc_leaving = RDZV_RPC_LEAVING, rpc_already_initialized = RDZV_RPC_ALREADY_INITIALIZED,
-  rpc_mixed_group = RDZV_RPC_MIXED_GROUP, rpc_name_taken = RDZV_RPC_NAME_TAKEN, rpc_device_map = RDZV_RPC_DEVICE_MAP,
-  rpc_unreached = RDZV_RPC_UNREACHED, rpc_evicted = RDZV_RPC_EVICTED, rpc_membership = RDZV_RPC_MEMBERSHIP,
+  free_refused = RDZV_FREE_REFUSED,
+  rpc_unknown_worker = RDZV_RPC_UNKNOWN_WORKER,
+  rpc_no_handler = RDZV_RPC_NO_HANDLER,
+  rpc_handler_failed = RDZV_RPC_HANDLER_FAILED,
+  rpc_peer_died = RDZV_RPC_PEER_DIED,
+  rpc_no_member = RDZV_RPC_NO_MEMBER,
+  rpc_leaving = RDZV_RPC_LEAVING,
+  rpc_already_initialized = RDZV_RPC_ALREADY_INITIALIZED,
+  rpc_mixed_group = RDZV_RPC_MIXED_GROUP,
+  rpc_name_taken = RDZV_RPC_NAME_TAKEN,
+  rpc_device_map = RDZV_RPC_DEVICE_MAP,
+  rpc_unreached = RDZV_RPC_UNREACHED,
+  rpc_evicted = RDZV_RPC_EVICTED,
+  rpc_membership = RDZV_RPC_MEMBERSHIP,
   rpc_malformed = RDZV_RPC_MALFORMED,
 };
 
 /// The short name of a status, such as "timed out".
 inline std::string_view name(status code) { return rdzv_status_name(static_cast<rdzv_status>(code)); }
 
-/// "The handle's default" wherever a timeout is due, and in options "the library's default". Any other negative timeout,
-/// such as a deadline that has passed, is 0: look once.
+/// Release of the library that is loaded, such as "0.2.0", and the version of its ABI: `RDZV_VERSION_STRING` and
+/// `RDZV_ABI_VERSION` are those of the headers.
+inline std::string_view version() { return rdzv_version(); }
+inline std::uint32_t abi_version() { return rdzv_abi_version(); }
+
+/// "The handle's default" wherever a timeout is due, and in options "the library's default". Any other negative
+/// timeout, such as a deadline that has passed, is 0: look once.
 inline constexpr std::chrono::milliseconds default_timeout = std::chrono::milliseconds::min();
 
 namespace detail {
+
+/// A struct of the C ABI that knows its size.
+template <class T>
+T sized() {
+  T made{};
+  made.struct_size = sizeof made;
+  return made;
+}
 
 /// A timeout as the C ABI takes it.
 inline std::int64_t count(std::chrono::milliseconds timeout) {
@@ -111,23 +138,42 @@ inline std::string_view text(const std::uint8_t* data, std::size_t size) {
 inline std::string_view text(const rdzv_bytes& bytes) { return text(bytes.data, bytes.len); }
 inline rdzv_bytes view(std::string_view text) { return {bytes(text), text.size()}; }
 
-inline std::vector<std::string> strings(const rdzv_bytes* items, std::size_t count) {
-  std::vector<std::string> strings;
-  for (std::size_t i = 0; i < count; ++i) strings.emplace_back(text(items[i].data, items[i].len));
-  return strings;
+inline std::string text(const char* from) { return from == nullptr ? std::string() : std::string(from); }
+/// NULL stands for an empty text: the default of an option.
+inline const char* c_text(const std::string& from) { return from.empty() ? nullptr : from.c_str(); }
+
+/// Sets fields of a struct for C to options that are texts.
+inline void set_texts(std::initializer_list<std::pair<const char**, const std::string&>> fields) {
+  for (const auto& [field, from] : fields) *field = c_text(from);
 }
 
-/// The text that `read` lends.
-template <class Handle>
-std::string borrowed(const std::uint8_t* (*read)(const Handle*, std::size_t*), const Handle* from) {
-  std::size_t size = 0;
-  const std::uint8_t* data = read(from, &size);
-  return std::string(text(data, size));
+inline std::vector<std::string> strings(const rdzv_bytes* items, std::size_t count) {
+  std::vector<std::string> strings;
+  for (std::size_t i = 0; i < count; ++i) strings.emplace_back(text(items[i]));
+  return strings;
+}
+inline std::vector<std::string> strings(const char* const* items, std::size_t count) {
+  return std::vector<std::string>(items, items + count);
+}
+
+/// What others point into: it stays where it is.
+struct pinned {
+  pinned() = default;
+  pinned(const pinned&) = delete;
+  pinned& operator=(const pinned&) = delete;
+};
+
+/// Pairs of texts as the C ABI takes them; they point into `pairs`.
+template <class Pair>
+std::vector<Pair> c_pairs(const std::vector<std::pair<std::string, std::string>>& pairs) {
+  std::vector<Pair> all;
+  for (const auto& [left, right] : pairs) all.push_back({left.c_str(), right.c_str()});
+  return all;
 }
 
 }  // namespace detail
 
-/// What went wrong: a status to branch on, and the words to print.
+/// What went wrong: a status to branch on, and a message to print.
 class error {
  public:
   /// Takes over an error of the C ABI; it may be NULL, then only the status is known.
@@ -140,8 +186,7 @@ class error {
   }
   /// All that is known, as C has it: valid as long as this error.
   rdzv_error_info info() const noexcept {
-    rdzv_error_info info{};
-    info.struct_size = sizeof info;
+    auto info = detail::sized<rdzv_error_info>();
     rdzv_error_get_info(details_.get(), &info);
     return info;
   }
@@ -162,7 +207,7 @@ class error {
   std::vector<std::int64_t> ranks() const { return {info().ranks, info().ranks + info().rank_count}; }
   /// Their names, where the caller gave names to ranks; of a named barrier those who are missing, or the one who died.
   std::vector<std::string> nodes() const { return detail::strings(info().nodes, info().node_count); }
-  /// Of `status::compacted`: the oldest revision that the server can tell of. 0 otherwise.
+  /// Of `status::compacted`: the oldest revision that the server still has. 0 otherwise.
   std::uint64_t revision() const { return info().revision; }
   /// The generation of a named barrier that was not released. 0 otherwise.
   std::uint64_t generation() const { return info().generation; }
@@ -170,20 +215,6 @@ class error {
   error copy() const { return error(static_cast<rdzv_status>(code_), rdzv_error_clone(details_.get())); }
   /// NULL where only the status is known.
   const rdzv_error* c_handle() const noexcept { return details_.get(); }
-
-  // The kinds of failure of a rendezvous.
-  bool is_rendezvous_closed() const noexcept { return code_ == status::rendezvous_closed; }
-  bool is_rendezvous_timeout() const noexcept { return code_ == status::rendezvous_timed_out; }
-  bool is_rendezvous_connection() const noexcept { return code_ == status::rendezvous_connection; }
-  bool is_rendezvous_state() const noexcept { return code_ == status::rendezvous_state; }
-  /// The rendezvous has closed, and this spare node is sent home: no failure.
-  bool is_rendezvous_graceful_exit() const noexcept { return code_ == status::rendezvous_graceful_exit; }
-  /// Another session joined under this node's name; this one must not come back.
-  bool is_rendezvous_replaced() const noexcept { return code_ == status::rendezvous_replaced; }
-  bool is_rendezvous() const noexcept {
-    return (code_ >= status::rendezvous_closed && code_ <= status::rendezvous_graceful_exit) ||
-           is_rendezvous_replaced();
-  }
 
  private:
   status code_;
@@ -205,98 +236,93 @@ class exception : public std::exception {
   std::shared_ptr<const std::string> what_;
 };
 
-/// Any of the five below.
+/// The type of exception for one status.
+template <status Code, class Base = exception>
+class exception_of : public Base {
+ public:
+  static constexpr status thrown_for = Code;
+  using Base::Base;
+};
+
+/// Any of the six below.
 class rendezvous_exception : public exception {
   using exception::exception;
 };
 /// The rendezvous is closed, for good.
-class rendezvous_closed : public rendezvous_exception {
-  using rendezvous_exception::rendezvous_exception;
-};
+using rendezvous_closed = exception_of<status::rendezvous_closed, rendezvous_exception>;
 /// An operation of the rendezvous passed its deadline.
-class rendezvous_timeout : public rendezvous_exception {
-  using rendezvous_exception::rendezvous_exception;
-};
+using rendezvous_timeout = exception_of<status::rendezvous_timed_out, rendezvous_exception>;
 /// What the rendezvous is held over cannot be reached.
-class rendezvous_connection : public rendezvous_exception {
-  using rendezvous_exception::rendezvous_exception;
-};
+using rendezvous_connection = exception_of<status::rendezvous_connection, rendezvous_exception>;
 /// What is stored for the rendezvous cannot be read.
-class rendezvous_state : public rendezvous_exception {
-  using rendezvous_exception::rendezvous_exception;
-};
+using rendezvous_state = exception_of<status::rendezvous_state, rendezvous_exception>;
 /// This spare node is sent home, since the rendezvous has closed: no failure.
-class rendezvous_graceful_exit : public rendezvous_exception {
-  using rendezvous_exception::rendezvous_exception;
-};
+using rendezvous_graceful_exit = exception_of<status::rendezvous_graceful_exit, rendezvous_exception>;
 /// Another session joined under this node's name, which must not come back: each node needs a name of its own.
-class rendezvous_replaced : public rendezvous_exception {
-  using rendezvous_exception::rendezvous_exception;
-};
+using rendezvous_replaced = exception_of<status::rendezvous_replaced, rendezvous_exception>;
 
 /// A watch fell behind: `error().revision()` is the oldest that can be watched from.
-class compacted : public exception {
-  using exception::exception;
-};
+using compacted = exception_of<status::compacted>;
 /// The round that the key belongs to is over: come back for the next one.
-class stale_round : public exception {
-  using exception::exception;
-};
+using stale_round = exception_of<status::stale_round>;
 /// A lease, or a generation of a barrier, is not there, or not any more.
-class not_found : public exception {
-  using exception::exception;
-};
+using not_found = exception_of<status::not_found>;
 /// Others asked for the same in another way, and were first.
-class conflict : public exception {
-  using exception::exception;
-};
+using conflict = exception_of<status::conflict>;
 /// A participant of a barrier died: `error().nodes()` names it.
-class barrier_broken : public exception {
-  using exception::exception;
-};
+using barrier_broken = exception_of<status::barrier_broken>;
 
 namespace detail {
 
-[[noreturn]] inline void throw_as_its_kind(error failure) {
-  switch (failure.code()) {
-    case status::rendezvous_closed:
-      throw rendezvous_closed(std::move(failure));
-    case status::rendezvous_timed_out:
-      throw rendezvous_timeout(std::move(failure));
-    case status::rendezvous_connection:
-      throw rendezvous_connection(std::move(failure));
-    case status::rendezvous_state:
-      throw rendezvous_state(std::move(failure));
-    case status::rendezvous_graceful_exit:
-      throw rendezvous_graceful_exit(std::move(failure));
-    case status::rendezvous_replaced:
-      throw rendezvous_replaced(std::move(failure));
-    case status::compacted:
-      throw compacted(std::move(failure));
-    case status::stale_round:
-      throw stale_round(std::move(failure));
-    case status::not_found:
-      throw not_found(std::move(failure));
-    case status::conflict:
-      throw conflict(std::move(failure));
-    case status::barrier_broken:
-      throw barrier_broken(std::move(failure));
-    default:
-      throw exception(std::move(failure));
-  }
+template <class... Types>
+[[noreturn]] void throw_one_of(error failure) {
+  ((failure.code() == Types::thrown_for ? throw Types(std::move(failure)) : void()), ...);
+  throw exception(std::move(failure));
+}
+
+[[noreturn]] inline void throw_error(error failure) {
+  throw_one_of<rendezvous_closed, rendezvous_timeout, rendezvous_connection, rendezvous_state,
+               rendezvous_graceful_exit, rendezvous_replaced, compacted, stale_round, not_found, conflict,
+               barrier_broken>(std::move(failure));
 }
 
 }  // namespace detail
 #endif
 
+namespace detail {
+
+/// What the results of all types have in common.
+class outcome {
+ public:
+  bool has_value() const noexcept { return !failure_; }
+  const rdzv::error& error() const& noexcept { return *failure_; }
+  rdzv::error error() && noexcept { return std::move(*failure_); }
+
+ protected:
+  outcome() = default;
+  explicit outcome(rdzv::error failure) : failure_(std::move(failure)) {}
+#if defined(__cpp_exceptions)
+  void check() const& {
+    if (failure_) throw_error(failure_->copy());
+  }
+  void check() && {
+    if (failure_) throw_error(std::move(*failure_));
+  }
+#endif
+
+ private:
+  std::optional<rdzv::error> failure_;
+};
+
+}  // namespace detail
+
 /// A value, or the error that is there in its place. Reading the wrong one of the two is undefined, as with a pointer.
 template <class T>
-class [[nodiscard]] result {
+class [[nodiscard]] result : public detail::outcome {
  public:
   result(T value) : value_(std::move(value)) {}
-  result(rdzv::error failure) : failure_(std::move(failure)) {}
+  result(rdzv::error failure) : outcome(std::move(failure)) {}
 
-  bool has_value() const noexcept { return value_.has_value(); }
   /// Not there for `result<bool>`, where it would be mistaken for the value: ask `has_value()`.
   template <class U = T, class = std::enable_if_t<!std::is_same_v<U, bool>>>
   explicit operator bool() const noexcept {
@@ -308,21 +334,25 @@ class [[nodiscard]] result {
   T operator*() && { return std::move(*value_); }
   T* operator->() noexcept { return &*value_; }
   const T* operator->() const noexcept { return &*value_; }
-  const rdzv::error& error() const& noexcept { return *failure_; }
-  rdzv::error error() && noexcept { return std::move(*failure_); }
+  /// What `function` makes of the value, or the error.
+  template <class Function>
+  auto transform(Function function) && -> result<decltype(function(std::declval<T&>()))> {
+    if (!has_value()) return std::move(*this).error();
+    return function(*value_);
+  }
 
 #if defined(__cpp_exceptions)
   /// The value within, for as long as the result lives.
   T& or_throw() & {
-    if (!has_value()) detail::throw_as_its_kind(error().copy());
-    return **this;
+    check();
+    return *value_;
   }
   const T& or_throw() const& {
-    if (!has_value()) detail::throw_as_its_kind(error().copy());
-    return **this;
+    check();
+    return *value_;
   }
   T or_throw() && {
-    if (!has_value()) detail::throw_as_its_kind(std::move(*failure_));
+    std::move(*this).check();
     return std::move(*value_);
   }
 #endif
@@ -330,31 +360,19 @@ class [[nodiscard]] result {
  private:
   // Not a variant: compilers take much longer for one.
   std::optional<T> value_;
-  std::optional<rdzv::error> failure_;
 };
 
 template <>
-class [[nodiscard]] result<void> {
+class [[nodiscard]] result<void> : public detail::outcome {
  public:
   result() = default;
-  result(rdzv::error failure) : failure_(std::move(failure)) {}
-
-  bool has_value() const noexcept { return !failure_; }
+  result(rdzv::error failure) : outcome(std::move(failure)) {}
   explicit operator bool() const noexcept { return has_value(); }
-  const rdzv::error& error() const& noexcept { return *failure_; }
-  rdzv::error error() && noexcept { return std::move(*failure_); }
 
 #if defined(__cpp_exceptions)
-  void or_throw() const& {
-    if (failure_) detail::throw_as_its_kind(failure_->copy());
-  }
-  void or_throw() && {
-    if (failure_) detail::throw_as_its_kind(std::move(*failure_));
-  }
+  void or_throw() const& { check(); }
+  void or_throw() && { std::move(*this).check(); }
 #endif
-
- private:
-  std::optional<rdzv::error> failure_;
 };
 
 namespace detail {
@@ -366,8 +384,7 @@ class owner {
   using c_type = C;
   /// Takes over a handle of the C ABI, such as `release()` gives away.
   static Derived adopt(C* handle) noexcept { return Derived(handle); }
-  const C* c_handle() const noexcept { return handle_.get(); }
-  C* c_handle() noexcept { return handle_.get(); }
+  C* c_handle() const noexcept { return handle_.get(); }
   C* release() noexcept { return handle_.release(); }
 
  protected:
@@ -381,64 +398,14 @@ inline constexpr bool is_owner = false;
 template <class T>
 inline constexpr bool is_owner<T, std::void_t<typename T::c_type>> = true;
 
-/// A struct of the C ABI that knows its size.
-template <class T>
-T sized() {
-  T made{};
-  made.struct_size = sizeof made;
-  return made;
-}
-
-/// The views of several keys, as the C ABI takes them.
-template <class Strings>
-std::vector<rdzv_bytes> views(const Strings& strings) {
-  std::vector<rdzv_bytes> views;
-  views.reserve(strings.size());
-  for (const auto& string : strings) views.push_back({bytes(string), std::string_view(string).size()});
-  return views;
-}
-
-inline std::pair<std::vector<rdzv_bytes>, std::vector<rdzv_bytes>> views_of_pairs(
-    const std::vector<std::pair<std::string, std::string>>& pairs) {
-  std::vector<rdzv_bytes> keys, values;
-  for (const auto& [key, value] : pairs) {
-    keys.push_back({bytes(key), key.size()});
-    values.push_back({bytes(value), value.size()});
-  }
-  return {std::move(keys), std::move(values)};
-}
-
-class buffer {
+/// Bytes that the library fills.
+class buffer : public owner<buffer, rdzv_buffer, rdzv_buffer_free> {
  public:
-  buffer() : handle_(rdzv_buffer_new()) {}
-  rdzv_buffer* get() const noexcept { return handle_.get(); }
-  std::string str() const {
-    return std::string(text(rdzv_buffer_data(get()), rdzv_buffer_len(get())));
-  }
-
- private:
-  handle<rdzv_buffer, rdzv_buffer_free> handle_;
+  buffer() : owner(rdzv_buffer_new()) {}
+  std::string_view bytes() const { return text(rdzv_buffer_data(c_handle()), rdzv_buffer_len(c_handle())); }
 };
 
-class list {
- public:
-  list() : handle_(rdzv_list_new()) {}
-  rdzv_list* get() const noexcept { return handle_.get(); }
-  std::vector<std::string> strs() const {
-    std::vector<std::string> items;
-    for (std::size_t i = 0, count = rdzv_list_count(get()); i < count; ++i) {
-      std::size_t size = 0;
-      const std::uint8_t* item = rdzv_list_item(get(), i, &size);
-      items.emplace_back(text(item, size));
-    }
-    return items;
-  }
-
- private:
-  handle<rdzv_list, rdzv_list_free> handle_;
-};
-
-/// The place that a function of the C ABI writes a `T` to.
+/// Place that a function of the C ABI writes a `T` to.
 template <class T, class = void>
 struct output {
   T value{};
@@ -457,6 +424,12 @@ struct output<T, std::enable_if_t<is_owner<T>>> {
   typename T::c_type** place() noexcept { return &value; }
   T take() { return T::adopt(value); }
 };
+template <class T, void (*Free)(T*)>
+struct output<handle<T, Free>> {
+  T* value = nullptr;
+  T** place() noexcept { return &value; }
+  handle<T, Free> take() { return handle<T, Free>(value); }
+};
 template <>
 struct output<bool> {
   std::int32_t value = 0;
@@ -464,41 +437,61 @@ struct output<bool> {
   bool take() const noexcept { return value != 0; }
 };
 template <>
-struct output<std::string> {
+struct output<buffer> {
   buffer value;
-  rdzv_buffer* place() const noexcept { return value.get(); }
-  std::string take() const { return value.str(); }
+  rdzv_buffer* place() const noexcept { return value.c_handle(); }
+  buffer take() { return std::move(value); }
+};
+template <>
+struct output<std::string> : output<buffer> {
+  std::string take() const { return std::string(value.bytes()); }
 };
 template <>
 struct output<std::vector<std::string>> {
-  list value;
+  handle<rdzv_list, rdzv_list_free> value{rdzv_list_new()};
   rdzv_list* place() const noexcept { return value.get(); }
-  std::vector<std::string> take() const { return value.strs(); }
+  std::vector<std::string> take() const {
+    std::vector<std::string> items;
+    for (std::size_t i = 0, size = 0; i < rdzv_list_count(place()); ++i) {
+      const std::uint8_t* item = rdzv_list_item(place(), i, &size);
+      items.emplace_back(text(item, size));
+    }
+    return items;
+  }
 };
 
 /// Whether the C ABI takes it in another way.
 template <class T>
 inline constexpr bool is_converted =
-    std::is_class_v<T> || is_owner<std::remove_const_t<std::remove_pointer_t<T>>>;
+    std::is_class_v<T> || std::is_enum_v<T> || is_owner<std::remove_const_t<std::remove_pointer_t<T>>>;
 
-/// Calls `function` with its arguments as the C ABI takes them, of which the first `Count` are converted: text, bytes and
-/// lists are a pointer and a size there, and a timeout is a number.
+/// Calls `function` with its arguments as the C ABI takes them, of which the first `Count` are converted: text, bytes
+/// and lists are a pointer and a size there, a timeout and an enum are numbers, and an owner is its handle.
 template <std::size_t Count, class Function, class First, class... Others>
 rdzv_status spread(Function function, const First& first, const Others&... others) {
-  using milliseconds = std::chrono::milliseconds;
+  using pairs = std::vector<std::pair<std::string, std::string>>;
   if constexpr (Count == 0) {
     return function(first, others...);
   } else if constexpr (std::is_same_v<First, std::string_view> || std::is_same_v<First, std::string>) {
     return spread<Count - 1>(function, others..., bytes(first), first.size());
-  } else if constexpr (std::is_same_v<First, milliseconds>) {
+  } else if constexpr (std::is_same_v<First, std::chrono::milliseconds>) {
     return spread<Count - 1>(function, others..., count(first));
   } else if constexpr (std::is_same_v<First, std::vector<std::string>>) {
-    const auto items = views(first);
+    std::vector<rdzv_bytes> items;
+    for (const auto& item : first) items.push_back(view(item));
     return spread<Count - 1>(function, others..., items.data(), items.size());
-  } else if constexpr (std::is_same_v<First, std::vector<std::pair<std::string, std::string>>>) {
-    const auto [keys, values] = views_of_pairs(first);
+  } else if constexpr (std::is_same_v<First, pairs>) {
+    std::vector<rdzv_bytes> keys, values;
+    for (const auto& [key, value] : first) {
+      keys.push_back(view(key));
+      values.push_back(view(value));
+    }
     return spread<Count - 1>(function, others..., keys.data(), values.data(), first.size());
-  } else if constexpr (is_converted<First>) {
+  } else if constexpr (std::is_enum_v<First>) {
+    return spread<Count - 1>(function, others..., static_cast<std::underlying_type_t<First>>(first));
+  } else if constexpr (is_owner<First>) {
+    return spread<Count - 1>(function, others..., first.c_handle());
+  } else if constexpr (is_converted<First> && std::is_pointer_v<First>) {
     return spread<Count - 1>(function, others..., first == nullptr ? nullptr : first->c_handle());
   } else {
     return spread<Count - 1>(function, others..., first);
@@ -532,8 +525,82 @@ result<T> call(Function function, const Arguments&... arguments) {
   }
 }
 
-inline error invalid(std::string_view message) {
-  return error(RDZV_INVALID_ARGUMENT, rdzv_error_new(RDZV_INVALID_ARGUMENT, bytes(message), message.size()));
+/// The same for a function that writes several values.
+template <class... T, class Function, class... Arguments>
+result<std::tuple<T...>> call_for(Function function, const Arguments&... arguments) {
+  const auto call_with = [&](auto&... out) -> result<std::tuple<T...>> {
+    if (auto failure = failure_of(function, arguments..., out.place()...)) return std::move(*failure);
+    return std::tuple<T...>(out.take()...);
+  };
+  std::tuple<output<T>...> places;
+  return std::apply(call_with, places);
+}
+
+inline error make_error(status code, std::string_view message) {
+  const auto number = static_cast<rdzv_status>(code);
+  return error(number, rdzv_error_new(number, bytes(message), message.size()));
+}
+
+/// Code of the program moves between threads of the library. A thread sanitizer does not see into the library, so each
+/// pass synchronizes with all earlier ones.
+inline void pass() noexcept {
+#if defined(__SANITIZE_THREAD__)
+  static std::atomic<std::uint32_t> passes{0};
+  passes.fetch_add(1, std::memory_order_acq_rel);
+#endif
+}
+struct passing {
+  passing() noexcept { pass(); }
+  ~passing() { pass(); }
+};
+
+/// Calls code of the program. What it throws must not reach C code: `on_throw` gets its message and status, inside the
+/// handler of the exception.
+template <class Code, class OnThrow>
+auto guarded(Code code, [[maybe_unused]] OnThrow on_throw) -> decltype(code()) {
+  const passing guard;
+#if defined(__cpp_exceptions)
+  try {
+    return code();
+  } catch (const exception& thrown) {
+    return on_throw(thrown.what(), thrown.error().code());
+  } catch (const std::exception& thrown) {
+    return on_throw(thrown.what(), status::io);
+  } catch (...) {
+    return on_throw("an exception that is no std::exception", status::io);
+  }
+#else
+  return code();
+#endif
+}
+/// The same of code whose exceptions are dropped.
+template <class Code>
+auto guarded(Code code) {
+  return guarded(code, [](const char*, status) { return decltype(code())(); });
+}
+
+template <class T>
+void destroy(void* user_data) {
+  pass();
+  delete static_cast<T*>(user_data);
+}
+
+/// A table of functions for C whose `user_data` is `code`, which `destroy` deletes.
+template <class Table, class T>
+Table table_of(const std::unique_ptr<T>& code) {
+  auto made = sized<Table>();
+  made.user_data = code.get();
+  made.destroy = destroy<T>;
+  return made;
+}
+
+/// Calls a function of the C ABI, which takes over an object of the program if it succeeds.
+template <class T = void, class Owned, class Function, class... Arguments>
+result<T> give(std::unique_ptr<Owned> owned, Function function, const Arguments&... arguments) {
+  pass();
+  auto outcome = call<T>(function, arguments...);
+  if (outcome.has_value()) static_cast<void>(owned.release());
+  return outcome;
 }
 
 }  // namespace detail

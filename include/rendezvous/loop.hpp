@@ -19,8 +19,7 @@ enum class event_kind : std::int32_t {
   node_seated = RDZV_EVENT_NODE_SEATED,
   /// A node is a spare, with `spares_ahead` others ahead of it.
   node_standing_by = RDZV_EVENT_NODE_STANDING_BY,
-  /// `round_event` has an event of a node's round; `node` has the name of the node that it is about, and `message` that of a
-  /// failed job.
+  /// `round_event` has an event of a node's round.
   round = RDZV_EVENT_ROUND,
   /// The session of a node or a native store is over, because of `failure` if there is one.
   session_over = RDZV_EVENT_SESSION_OVER,
@@ -51,19 +50,18 @@ struct loop_event {
   /// `operation::c_handle` of the operation that the event is of, and the program's pointer for it.
   rdzv_op* op = nullptr;
   void* op_data = nullptr;
-  std::optional<error> failure;
-  std::optional<change> changed;
-  rdzv_round_event round_event{};
-  std::string node;
-  std::string message;
+  std::optional<error> failure = {};
+  std::optional<change> changed = {};
+  std::optional<rdzv::round_event> round_event = {};
   std::uint64_t lease = 0;
   /// One of the RDZV_WHY_ numbers.
   std::int32_t lease_why = 0;
   std::uint32_t spares_ahead = 0;
 };
 
-/// Stores, nodes, agents and RPC workers in the program's own event loop: no callbacks, and nothing blocks. Watch `fd()` for
-/// reading, level-triggered; when it is readable, call `poll()` and take every `next_event()`. One thread at a time.
+/// Stores, nodes, agents and RPC workers in the program's own event loop: no callbacks, and nothing blocks. Watch
+/// `fd()` for reading, level-triggered; when it is readable, call `poll()` and take every `next_event()`. One thread
+/// at a time.
 ///
 /// The handle of a member belongs to the loop and is valid until `remove`.
 class event_loop : public detail::owner<event_loop, rdzv_loop, rdzv_loop_free> {
@@ -83,64 +81,45 @@ class event_loop : public detail::owner<event_loop, rdzv_loop, rdzv_loop_free> {
 
   /// Returns the next event, if there is one.
   result<std::optional<loop_event>> next_event() {
-    auto next = detail::call<rdzv_event>(rdzv_loop_next_event, c_handle());
-    if (!next) return std::move(next).error();
-    if (next->kind == RDZV_EVENT_NONE) return std::optional<loop_event>();
-    loop_event copy;
-    copy.kind = static_cast<event_kind>(next->kind);
-    copy.member = next->member;
-    copy.member_data = next->member_data;
-    copy.op = next->op;
-    copy.op_data = next->op_data;
-    if (next->error != nullptr) copy.failure = error(rdzv_error_status(next->error), rdzv_error_clone(next->error));
-    if (next->change != nullptr) copy.changed = detail::cpp_change(*next->change);
-    if (next->round_event != nullptr) {
-      copy.round_event = *next->round_event;
-      copy.node = detail::text(copy.round_event.node, copy.round_event.node_len);
-      copy.message = detail::text(copy.round_event.message, copy.round_event.message_len);
-      copy.round_event.node = copy.round_event.message = nullptr;
-    }
-    copy.lease = next->lease;
-    copy.lease_why = next->lease_why;
-    copy.spares_ahead = next->spares_ahead;
-    return std::optional<loop_event>(std::move(copy));
+    return detail::call<rdzv_event>(rdzv_loop_next_event, c_handle()).transform([](const rdzv_event& next) {
+      if (next.kind == RDZV_EVENT_NONE) return std::optional<loop_event>();
+      loop_event copy{static_cast<event_kind>(next.kind), next.member, next.member_data, next.op, next.op_data};
+      if (next.error != nullptr) copy.failure = error(rdzv_error_status(next.error), rdzv_error_clone(next.error));
+      if (next.change != nullptr) copy.changed = detail::cpp_change(*next.change);
+      if (next.round_event != nullptr) copy.round_event = detail::cpp_round_event(*next.round_event);
+      copy.lease = next.lease;
+      copy.lease_why = next.lease_why;
+      copy.spares_ahead = next.spares_ahead;
+      return std::optional(std::move(copy));
+    });
   }
 
   /// Adds a store, which the loop connects to when its first operation is submitted. `endpoint` is `host:port`, or
   /// `[address]:port` for IPv6. `user_data` comes back with its events.
   result<member> add_store(std::string_view endpoint, const store_options& options = {}, void* user_data = nullptr) {
-    auto owned = detail::c_options(endpoint, options);
-    if (!owned) return std::move(owned).error();
-    return add(rdzv_loop_add_store, &**owned, user_data);
+    return detail::c_store_options(endpoint, options).make<member>(rdzv_loop_add_store, c_handle(), user_data);
   }
   /// Adds a store over the native protocol and starts to connect to its server.
   result<member> add_native_store(std::string_view endpoint, const store_options& options = {},
                                   void* user_data = nullptr) {
-    auto owned = detail::c_options(endpoint, options);
-    if (!owned) return std::move(owned).error();
-    return add(rdzv_loop_add_native_store, &**owned, user_data);
+    return detail::c_store_options(endpoint, options).make<member>(rdzv_loop_add_native_store, c_handle(), user_data);
   }
   /// Adds a node of the `rdzv` backend and starts to connect to its server.
   result<member> add_node(const rendezvous_parameters& parameters, void* user_data = nullptr) {
-    return add(rdzv_loop_add_node, detail::c_parameters(parameters).get(), user_data);
+    const detail::c_parameters given(parameters);
+    return detail::call<member>(rdzv_loop_add_node, c_handle(), given.get(), user_data);
   }
-  /// Removes a member: no event of it follows. A session ends as if this process had died; `operation::end_session` ends it
-  /// gracefully.
+  /// Removes a member: no event of it follows. A session ends as if this process had died; `operation::end_session`
+  /// ends it gracefully.
   result<void> remove(member which) { return detail::call(rdzv_loop_remove, which); }
 
   /// Submits an operation to a store or a node. `event_kind::completed` follows by its deadline at the latest.
   result<void> submit(member to, operation& op, milliseconds timeout = default_timeout) {
     if (op.failure()) return op.failure()->copy();
-    return detail::call(rdzv_loop_submit, to, op.c_handle(), timeout);
+    return detail::call(rdzv_loop_submit, to, op, timeout);
   }
   /// Cancels an operation: it ends with `status::cancelled`, unless it is over already.
-  result<void> cancel(const operation& op) { return detail::call(rdzv_loop_cancel, c_handle(), op.c_handle()); }
-
- private:
-  template <class Function, class Options>
-  result<member> add(Function function, const Options* options, void* user_data) {
-    return detail::call<member>(function, c_handle(), options, user_data);
-  }
+  result<void> cancel(const operation& op) { return detail::call(rdzv_loop_cancel, c_handle(), op); }
 };
 
 }  // inline namespace

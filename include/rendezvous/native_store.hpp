@@ -1,7 +1,5 @@
 // rendezvous/native_store.hpp: what stores over the native protocol have beyond the others: revisions, watches, leases,
 // transactions, batches, prefixes and barriers by name. For C++17 and later; rendezvous.hpp includes it.
-
-// Before the guard: it brings this one along in its place, which is before the event loops.
 #ifndef RENDEZVOUS_NATIVE_STORE_HPP
 #define RENDEZVOUS_NATIVE_STORE_HPP
 
@@ -46,16 +44,14 @@ inline change cpp_change(const rdzv_change& from) {
 class watch : public detail::owner<watch, rdzv_watch, rdzv_watch_free> {
  public:
   using owner::owner;
-  /// The next change; nothing when there was none in time. With `status::compacted` it fell behind: read the keys afresh,
-  /// and watch anew. Of several threads that wait, each gets another change.
+  /// The next change; nothing when there was none in time. With `status::compacted` it fell behind: read the keys
+  /// afresh, and watch anew. Of several threads that wait, each gets another change.
   result<std::optional<change>> next(std::chrono::milliseconds timeout = default_timeout) {
-    detail::buffer key, value;
-    rdzv_change next{};
-    next.struct_size = sizeof next;
-    auto failure = detail::failure_of(rdzv_watch_next, c_handle(), detail::count(timeout), &next, key.get(), value.get());
-    if (failure) return std::move(*failure);
-    if (next.kind == RDZV_CHANGE_NONE) return std::optional<change>();
-    return std::optional<change>(detail::cpp_change(next));
+    auto found = detail::call_for<rdzv_change, detail::buffer, detail::buffer>(rdzv_watch_next, c_handle(), timeout);
+    return std::move(found).transform([](auto& of) {
+      const rdzv_change& next = std::get<0>(of);
+      return next.kind == RDZV_CHANGE_NONE ? std::nullopt : std::optional<change>(detail::cpp_change(next));
+    });
   }
   /// The store's revision when the watch began.
   std::uint64_t revision() const noexcept { return rdzv_watch_revision(c_handle()); }
@@ -70,12 +66,11 @@ class lease : public detail::owner<lease, rdzv_lease, rdzv_lease_free> {
   using owner::owner;
   using milliseconds = std::chrono::milliseconds;
 
-  /// Waits for it to end by itself, and tells why, an RDZV_WHY_ number; nothing when it did not end in time.
+  /// Waits for it to end by itself; returns the reason, an RDZV_WHY_ number, or nothing when it did not end in time.
   result<std::optional<std::int32_t>> wait_over(milliseconds timeout = default_timeout) {
-    std::int32_t why = 0;
-    auto failure = detail::failure_of(rdzv_lease_wait_over, c_handle(), detail::count(timeout), &why);
-    if (failure) return std::move(*failure);
-    return why == 0 ? std::optional<std::int32_t>() : std::optional<std::int32_t>(why);
+    return detail::call<std::int32_t>(rdzv_lease_wait_over, c_handle(), timeout).transform([](std::int32_t why) {
+      return why == 0 ? std::nullopt : std::optional<std::int32_t>(why);
+    });
   }
   /// Its number at the server.
   std::uint64_t number() const noexcept { return rdzv_lease_number(c_handle()); }
@@ -90,24 +85,12 @@ class native_store : public store {
   /// Connects, trying again until `options.connect_timeout` has passed.
   static result<native_store> connect(std::string_view host, detail::port_number port,
                                       const store_options& options = {}, const context* shared = nullptr) {
-    auto owned = detail::c_options(host, port, options);
-    if (!owned) return std::move(owned).error();
-    return connect(**owned, shared);
+    return detail::c_store_options(host, port, options).make<native_store>(rdzv_store_new_native, shared);
   }
   /// The same with `host:port`, or `[address]:port` for IPv6.
   static result<native_store> connect(std::string_view endpoint, const store_options& options = {},
                                       const context* shared = nullptr) {
-    auto owned = detail::c_options(endpoint, options);
-    if (!owned) return std::move(owned).error();
-    return connect(**owned, shared);
-  }
-  /// The same with options of the C ABI.
-  static result<native_store> connect(const rdzv_store_options& options, const context* shared = nullptr) {
-    rdzv_store* made = nullptr;
-    const rdzv_context* context = shared == nullptr ? nullptr : shared->c_handle();
-    if (auto failure = detail::failure_of(rdzv_store_new_native, context, &options, &made))
-      return std::move(*failure);
-    return native_store(store::adopt(made));
+    return detail::c_store_options(endpoint, options).make<native_store>(rdzv_store_new_native, shared);
   }
   static void open_file() = delete;
   static void in_process() = delete;
@@ -119,31 +102,24 @@ class native_store : public store {
 
   /// A handle on the same session whose key `k` is `prefix/k` here.
   result<native_store> with_prefix(std::string_view prefix) const {
-    auto made = store::with_prefix(prefix);
-    if (!made) return std::move(made).error();
-    return native_store(*std::move(made));
+    return detail::call<native_store>(rdzv_store_new_prefix, c_handle(), prefix);
   }
   /// A handle on the same session whose calls end with `token`.
   result<native_store> with_token(const cancel_token& token) const {
-    auto made = store::with_token(token);
-    if (!made) return std::move(made).error();
-    return native_store(*std::move(made));
+    return detail::call<native_store>(rdzv_store_new_cancellable, c_handle(), token);
   }
   /// A new handle to the same store, with a session of its own.
-  result<native_store> clone() const {
-    auto made = store::clone();
-    if (!made) return std::move(made).error();
-    return native_store(*std::move(made));
-  }
+  result<native_store> clone() const { return detail::call<native_store>(rdzv_store_clone, c_handle()); }
   /// Ends the session gracefully, with its leases, watches and other handles. A round's store is on the session of its
   /// node, which leaves the run then.
-  result<void> end_session(milliseconds timeout = default_timeout) { return perform(operation().end_session(), timeout); }
+  result<void> end_session(milliseconds timeout = default_timeout) {
+    return perform(operation().end_session(), timeout);
+  }
 
   /// Waits for a key and reads it. With timeout 0 a missing one is no failure: its revision is 0.
   result<versioned> get_with_revision(std::string_view key, milliseconds timeout = default_timeout) {
     auto found = multi_get_with_revisions({std::string(key)}, timeout);
-    if (!found) return std::move(found).error();
-    return std::move(found->front());
+    return std::move(found).transform([](auto& values) { return std::move(values.front()); });
   }
   /// The same for several keys, in their order.
   result<std::vector<versioned>> multi_get_with_revisions(const std::vector<std::string>& keys,
@@ -164,10 +140,10 @@ class native_store : public store {
       return keys_page{detail::items_of(found), found.more != 0};
     });
   }
-  /// Deletes all keys and queues that begin with `prefix`; returns the number of keys. Keys of rounds that are over stay:
-  /// the `left` of an operation's result counts them.
+  /// Deletes all keys and queues that begin with `prefix`; returns the number of keys. Keys of rounds that are over
+  /// stay: the `left` of an operation's result counts them.
   result<std::int64_t> delete_prefix(std::string_view prefix, milliseconds timeout = default_timeout) {
-    return performed(operation().delete_prefix(prefix), timeout, [](const rdzv_result& found) { return found.deleted; });
+    return performed(operation().delete_prefix(prefix), timeout, deleted_by);
   }
 
   /// Watches a key: reports each change from `from_revision` on, with 0 from now on.
@@ -180,7 +156,8 @@ class native_store : public store {
                              milliseconds timeout = default_timeout) {
     return begin_watch(operation().watch_prefix(prefix, from_revision), timeout);
   }
-  /// A lease that ends `ttl` after it was granted or last renewed, and with the session at the latest; with 0 only then.
+  /// A lease that ends `ttl` after it was granted or last renewed, and with the session at the latest; with 0 only
+  /// then.
   result<lease> grant_lease(milliseconds ttl, milliseconds timeout = default_timeout) {
     return detail::call<lease>(rdzv_lease_new, c_handle(), ttl.count(), timeout);
   }
@@ -195,14 +172,14 @@ class native_store : public store {
   }
   /// Ends a lease and deletes its keys; returns their number.
   result<std::int64_t> revoke_lease(const lease& which, milliseconds timeout = default_timeout) {
-    return performed(operation().revoke_lease(which.number()), timeout,
-                     [](const rdzv_result& found) { return found.deleted; });
+    return performed(operation().revoke_lease(which.number()), timeout, deleted_by);
   }
 
   /// Arrives at a barrier and waits until `count` participants have; returns its generation. It is no key and can be
   /// reused. The error has the missing participants in `nodes()`, or the one that died (`status::barrier_broken`), and
   /// its `generation()`. To arrive under another name, perform `operation::named_barrier`.
-  result<std::uint64_t> named_barrier(std::string_view key, std::uint32_t count, milliseconds timeout = default_timeout) {
+  result<std::uint64_t> named_barrier(std::string_view key, std::uint32_t count,
+                                      milliseconds timeout = default_timeout) {
     return performed(operation().named_barrier(key, count), timeout, generation_of);
   }
   /// The same for the participants with these names.
@@ -212,15 +189,16 @@ class native_store : public store {
   }
   /// Cancels a named barrier for all waiting participants. Returns whether any waited.
   result<bool> cancel_named_barrier(std::string_view key, milliseconds timeout = default_timeout) {
-    return performed(operation().cancel_named_barrier(key), timeout,
-                     [](const rdzv_result& found) { return found.was_waiting != 0; });
+    const auto was_waiting = [](const rdzv_result& found) { return found.was_waiting != 0; };
+    return performed(operation().cancel_named_barrier(key), timeout, was_waiting);
   }
 
  private:
+  static std::int64_t deleted_by(const rdzv_result& found) { return found.deleted; }
   static std::uint64_t generation_of(const rdzv_result& found) { return found.generation; }
   result<watch> begin_watch(const operation& what, milliseconds timeout) {
     if (what.failure()) return what.failure()->copy();
-    return detail::call<watch>(rdzv_watch_new, c_handle(), what.c_handle(), timeout);
+    return detail::call<watch>(rdzv_watch_new, c_handle(), what, timeout);
   }
 };
 

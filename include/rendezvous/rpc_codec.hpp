@@ -1,4 +1,4 @@
-// rendezvous/rpc_codec.hpp: how values travel in the requests and answers of RPC groups, for C++17 and later. rpc.hpp
+// rendezvous/rpc_codec.hpp: how values travel in the requests and responses of RPC groups, for C++17 and later. rpc.hpp
 // includes it.
 #ifndef RENDEZVOUS_RPC_CODEC_HPP
 #define RENDEZVOUS_RPC_CODEC_HPP
@@ -28,7 +28,6 @@ class writer {
   void bytes(const void* data, std::size_t size) {
     if (size > 0) out_.append(static_cast<const char*>(data), size);
   }
-  void reserve(std::size_t size) { out_.reserve(out_.size() + size); }
   std::string take() { return std::move(out_); }
 
  private:
@@ -45,9 +44,9 @@ class reader {
   explicit reader(std::string_view bytes) noexcept
       : left_(bytes), room_(room_at_least + room_per_byte * bytes.size()) {}
   bool bytes(void* data, std::size_t size) {
-    if (size > left_.size()) return false;
-    if (size > 0) std::memcpy(data, left_.data(), size);
-    left_.remove_prefix(size);
+    std::string_view part;
+    if (!view(part, size)) return false;
+    if (size > 0) std::memcpy(data, part.data(), size);
     return true;
   }
   /// The next bytes where they lie.
@@ -98,108 +97,87 @@ struct codec {
 
 namespace detail {
 
-template <class T, class = void>
-struct has_wire_name : std::false_type {};
-template <class T>
-struct has_wire_name<T, std::void_t<decltype(codec<T>::name)>> : std::true_type {};
-
 /// The name of a type on the wire.
-template <class T>
-constexpr std::string_view wire_name() {
-  static_assert(has_wire_name<T>::value,
+template <class T, class = void>
+struct wire_name {
+  static_assert(never<T>,
                 "give rdzv::codec<T> a `static constexpr std::string_view name`: callers and handlers compare it");
-  if constexpr (has_wire_name<T>::value) {
-    return codec<T>::name;
-  } else {
-    return {};
+  static constexpr std::string_view value = "";
+};
+template <class T>
+struct wire_name<T, std::void_t<decltype(codec<T>::name)>> {
+  static constexpr std::string_view value = codec<T>::name;
+};
+
+/// Texts one after the other.
+template <const std::string_view&... Parts>
+struct joined {
+  static constexpr auto make() {
+    // One more, since an array of none has no address.
+    std::array<char, (Parts.size() + ... + 1)> all{};
+    std::size_t at = 0;
+    for (const std::string_view part : {std::string_view(), Parts...})
+      for (const char letter : part) all[at++] = letter;
+    return all;
   }
-}
-
-/// What stands around a list of names.
-struct no_brackets {
-  static constexpr std::string_view open = "", close = "";
-};
-struct round_brackets {
-  static constexpr std::string_view open = "(", close = ")";
-};
-struct vector_brackets {
-  static constexpr std::string_view open = "vec<", close = ">";
-};
-struct optional_brackets {
-  static constexpr std::string_view open = "opt<", close = ">";
-};
-struct map_brackets {
-  static constexpr std::string_view open = "map<", close = ">";
-};
-
-template <class Brackets, class... Types>
-constexpr auto make_name_list() {
-  constexpr std::size_t commas = sizeof...(Types) > 0 ? sizeof...(Types) - 1 : 0;
-  constexpr std::size_t brackets = Brackets::open.size() + Brackets::close.size();
-  // One more, since an array of none has no address.
-  std::array<char, (wire_name<Types>().size() + ... + (brackets + commas + 1))> text{};
-  std::size_t at = 0;
-  const auto put = [&text, &at](std::string_view part) {
-    for (const char letter : part) text[at++] = letter;
-  };
-  put(Brackets::open);
-  [[maybe_unused]] std::size_t left = commas;
-  ((put(wire_name<Types>()), put(left > 0 ? "," : ""), left -= left > 0 ? 1 : 0), ...);
-  put(Brackets::close);
-  return text;
-}
-
-/// The names of some types, in brackets.
-template <class Brackets, class... Types>
-struct name_list {
-  static constexpr auto text = make_name_list<Brackets, Types...>();
+  static constexpr auto text = make();
   static constexpr std::string_view value{text.data(), text.size() - 1};
 };
 
-/// The types of the values of a payload, as they stand at its front.
+inline constexpr std::string_view of_vector = "vec<", of_map = "map<", of_optional = "opt<", of_array = "array<";
+inline constexpr std::string_view with_sign = "i", without_sign = "u", floating = "f";
+inline constexpr std::string_view of_memory = "memory<", end = ">", round = "(", round_end = ")", comma = ",";
+
+/// The names of types, with commas between them: as they stand at the front of a payload.
 template <class... Types>
 struct types_of {
-  static constexpr std::string_view value = name_list<no_brackets, Types...>::value;
-  static_assert(value.size() <= 0xffff, "the names of these types have more than 65535 bytes in all");
+  static constexpr std::string_view value = "";
+};
+template <class Only>
+struct types_of<Only> : wire_name<Only> {};
+template <class First, class Second, class... Others>
+struct types_of<First, Second, Others...> {
+  static constexpr std::string_view value =
+      joined<types_of<First>::value, comma, types_of<Second, Others...>::value>::value;
 };
 
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-inline constexpr bool is_little_endian = false;
-#else
-inline constexpr bool is_little_endian = true;
-#endif
+/// The name of a type that consists of others, such as `vec<i32>`.
+template <const std::string_view& Open, const std::string_view& Close, class... Types>
+inline constexpr std::string_view composed = joined<Open, types_of<Types...>::value, Close>::value;
 
+/// A number in decimal digits.
+template <std::size_t Number, bool IsDigit = (Number < 10)>
+struct decimal {
+  static constexpr std::string_view value = joined<decimal<Number / 10>::value, decimal<Number % 10>::value>::value;
+};
+template <std::size_t Number>
+struct decimal<Number, true> {
+  static constexpr std::string_view value = std::string_view("0123456789").substr(Number, 1);
+};
+
+inline constexpr bool is_little_endian = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+
+/// Reverses the bytes of a number where they are not in the order in which they travel.
 template <class T>
-void turn_round(T& value) {
-  unsigned char bytes[sizeof(T)];
-  std::memcpy(bytes, &value, sizeof(T));
+void reorder(T& value) {
+  if constexpr (is_little_endian) return;
+  auto* const bytes = reinterpret_cast<unsigned char*>(&value);
   for (std::size_t i = 0; i < sizeof(T) / 2; ++i) std::swap(bytes[i], bytes[sizeof(T) - 1 - i]);
-  std::memcpy(&value, bytes, sizeof(T));
 }
-
-inline void write_count(writer& out, std::size_t count);
-inline bool read_count(reader& in, std::size_t& count);
-
-template <class T>
-inline constexpr bool is_plain_number =
-    std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, long double>;
 
 /// Numbers of one kind and width have one name: `long` and `std::int64_t` travel alike.
 template <class T>
 constexpr std::string_view number_name() {
-  constexpr std::size_t step = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : sizeof(T) == 8 ? 3 : 4;
-  constexpr std::string_view signed_names[] = {"i8", "i16", "i32", "i64", "i128"};
-  constexpr std::string_view unsigned_names[] = {"u8", "u16", "u32", "u64", "u128"};
-  constexpr std::string_view float_names[] = {"f8", "f16", "f32", "f64", "f128"};
+  using bits = decimal<8 * sizeof(T)>;
   if constexpr (std::is_same_v<T, bool>) {
     return "bool";
   } else if constexpr (std::is_same_v<T, char>) {
     // Signed here and unsigned there.
     return "char";
   } else if constexpr (std::is_floating_point_v<T>) {
-    return float_names[step];
+    return joined<floating, bits::value>::value;
   } else {
-    return std::is_signed_v<T> ? signed_names[step] : unsigned_names[step];
+    return joined<std::is_signed_v<T> ? with_sign : without_sign, bits::value>::value;
   }
 }
 
@@ -231,7 +209,7 @@ struct codec<T, std::enable_if_t<std::is_arithmetic_v<T>>> {
                 "a long double is padded, and another one on other hosts: send a double");
   static constexpr std::string_view name = detail::number_name<std::remove_cv_t<T>>();
   static void write(writer& out, T value) {
-    if constexpr (!detail::is_little_endian) detail::turn_round(value);
+    detail::reorder(value);
     out.bytes(&value, sizeof value);
   }
   static bool read(reader& in, T& value) {
@@ -242,10 +220,40 @@ struct codec<T, std::enable_if_t<std::is_arithmetic_v<T>>> {
       return true;
     } else {
       if (!in.bytes(&value, sizeof value)) return false;
-      if constexpr (!detail::is_little_endian) detail::turn_round(value);
+      detail::reorder(value);
       return true;
     }
   }
+};
+
+/// An enum travels as its underlying type.
+template <class T>
+struct codec<T, std::enable_if_t<std::is_enum_v<T>>> {
+  static_assert(detail::has_fixed_type<T>::value,
+                "an enum travels as its underlying type: name one, as in `enum colour : int`, "
+                "or specialise rdzv::codec");
+  using number = std::underlying_type_t<T>;
+  static constexpr std::string_view name = codec<number>::name;
+  static void write(writer& out, T value) { codec<number>::write(out, static_cast<number>(value)); }
+  static bool read(reader& in, T& value) {
+    number read{};
+    if (!codec<number>::read(in, read)) return false;
+    value = static_cast<T>(read);
+    return true;
+  }
+};
+
+/// For a trivially copyable type of yours that is to travel as it lies in memory, between hosts that agree on that.
+/// What lies between its members travels, too, with whatever was in memory there: give it members, or write a codec.
+/// `template <> struct rdzv::codec<point> : rdzv::codec_of_memory<point> {};`
+/// Its name has its size alone, unless the specialisation has a `name` of its own.
+template <class T>
+struct codec_of_memory {
+  static_assert(std::is_trivially_copyable_v<T>, "such a type cannot be copied as bytes");
+  static constexpr std::string_view name =
+      detail::joined<detail::of_memory, detail::decimal<sizeof(T)>::value, detail::end>::value;
+  static void write(writer& out, const T& value) { out.bytes(&value, sizeof value); }
+  static bool read(reader& in, T& value) { return in.bytes(&value, sizeof value); }
 };
 
 namespace detail {
@@ -262,162 +270,114 @@ inline bool read_count(reader& in, std::size_t& count) {
   return true;
 }
 
-}  // namespace detail
-
-/// An enum travels as its underlying type.
-template <class T>
-struct codec<T, std::enable_if_t<std::is_enum_v<T>>> {
-  static_assert(detail::has_fixed_type<T>::value,
-                "an enum travels as its underlying type: name one, as in `enum colour : int`, or specialise rdzv::codec");
-  using number = std::underlying_type_t<T>;
-  static constexpr std::string_view name = codec<number>::name;
-  static void write(writer& out, T value) { codec<number>::write(out, static_cast<number>(value)); }
-  static bool read(reader& in, T& value) {
-    number read{};
-    if (!codec<number>::read(in, read)) return false;
-    value = static_cast<T>(read);
-    return true;
+/// Items as they are: of an array, a pair or a tuple. Those of a map have a constant key.
+template <class Items>
+struct codec_of_items {
+  template <class Given = Items>
+  static void write([[maybe_unused]] writer& out, const Given& all) {
+    std::apply([&](const auto&... items) { (codec<std::decay_t<decltype(items)>>::write(out, items), ...); }, all);
+  }
+  static bool read([[maybe_unused]] reader& in, Items& all) {
+    return std::apply([&](auto&... items) { return (codec<std::decay_t<decltype(items)>>::read(in, items) && ...); },
+                      all);
   }
 };
 
-namespace detail {
+/// A number of items, and then these. `Overhead` is what each needs in memory besides itself.
+template <class Items, class Item, std::size_t Overhead = 0>
+struct codec_of_container {
+  static constexpr bool is_memory = std::is_same_v<Items, std::vector<Item>> && std::is_arithmetic_v<Item> &&
+                                    !std::is_same_v<Item, bool> && is_little_endian;
 
-template <std::size_t Number>
-constexpr auto make_digits() {
-  std::size_t count = 1;
-  for (std::size_t rest = Number; rest > 9; rest /= 10) ++count;
-  std::array<char, 24> text{};
-  text[0] = ',';
-  std::size_t rest = Number;
-  for (std::size_t at = count; at > 0; --at, rest /= 10) text[at] = static_cast<char>('0' + rest % 10);
-  text[count + 1] = '>';
-  return std::pair<std::array<char, 24>, std::size_t>(text, count + 2);
-}
-template <std::size_t Number>
-inline constexpr auto digits = make_digits<Number>();
-template <std::size_t Size>
-struct array_brackets {
-  static constexpr std::string_view open = "array<", close{digits<Size>.first.data(), digits<Size>.second};
-};
-template <std::size_t Size>
-struct memory_brackets {
-  static constexpr std::string_view open = "memory<";
-  static constexpr std::string_view close{digits<Size>.first.data() + 1, digits<Size>.second - 1};
-};
-
-}  // namespace detail
-
-/// For a trivially copyable type of yours that is to travel as it lies in memory, between hosts that agree on that. What lies
-/// between its members travels, too, with whatever was in memory there: give it members, or write a codec.
-/// `template <> struct rdzv::codec<point> : rdzv::codec_of_memory<point> {};`
-/// Its name tells its size alone, unless the specialisation has a `name` of its own.
-template <class T>
-struct codec_of_memory {
-  static_assert(std::is_trivially_copyable_v<T>, "such a type cannot be copied as bytes");
-  static constexpr std::string_view name = detail::name_list<detail::memory_brackets<sizeof(T)>>::value;
-  static void write(writer& out, const T& value) { out.bytes(&value, sizeof value); }
-  static bool read(reader& in, T& value) { return in.bytes(&value, sizeof value); }
-};
-
-template <>
-struct codec<std::string> {
-  static constexpr std::string_view name = "str";
-  static void write(writer& out, std::string_view text) {
-    detail::write_count(out, text.size());
-    out.bytes(text.data(), text.size());
-  }
-  static bool read(reader& in, std::string& text) {
-    std::size_t size = 0;
-    std::string_view bytes;
-    if (!detail::read_count(in, size) || !in.view(bytes, size)) return false;
-    text.assign(bytes);
-    return true;
-  }
-};
-
-/// As a parameter of a handler: the text lies in the request, until the handler returns.
-template <>
-struct codec<std::string_view> {
-  static constexpr std::string_view name = codec<std::string>::name;
-  static void write(writer& out, std::string_view text) { codec<std::string>::write(out, text); }
-  static bool read(reader& in, std::string_view& text) {
-    std::size_t size = 0;
-    return detail::read_count(in, size) && in.view(text, size);
-  }
-};
-
-template <class T>
-struct codec<std::vector<T>> {
-  static constexpr std::string_view name = detail::name_list<detail::vector_brackets, T>::value;
-  static void write(writer& out, const std::vector<T>& items) {
-    detail::write_count(out, items.size());
-    if constexpr (detail::is_plain_number<T> && detail::is_little_endian) {
-      out.bytes(items.data(), items.size() * sizeof(T));
+  static void write(writer& out, const Items& items) {
+    write_count(out, items.size());
+    if constexpr (is_memory) {
+      out.bytes(items.data(), items.size() * sizeof(Item));
     } else {
-      for (const auto& item : items) codec<T>::write(out, static_cast<const T&>(item));
+      for (const auto& item : items) codec<Item>::write(out, item);
     }
   }
-  static bool read(reader& in, std::vector<T>& items) {
+  /// A key that comes twice makes the bytes none.
+  static bool read(reader& in, Items& items) {
     std::size_t count = 0;
-    if (!detail::read_count(in, count)) return false;
+    if (!read_count(in, count)) return false;
     items.clear();
-    if constexpr (detail::is_plain_number<T> && detail::is_little_endian) {
-      if (count > in.left() / sizeof(T)) return false;
+    if constexpr (is_memory) {
+      if (count > in.left() / sizeof(Item)) return false;
       items.resize(count);
-      return in.bytes(items.data(), count * sizeof(T));
+      return in.bytes(items.data(), count * sizeof(Item));
     } else {
       for (std::size_t i = 0; i < count; ++i) {
-        T item{};
-        if (!in.make_room(sizeof(T)) || !codec<T>::read(in, item)) return false;
-        items.push_back(std::move(item));
+        Item item{};
+        if (!in.make_room(sizeof(Item) + Overhead) || !codec<Item>::read(in, item)) return false;
+        items.insert(items.end(), std::move(item));
+        if (items.size() != i + 1) return false;
       }
       return true;
     }
   }
 };
 
-template <class T, std::size_t Size>
-struct codec<std::array<T, Size>> {
-  static constexpr std::string_view name = detail::name_list<detail::array_brackets<Size>, T>::value;
-  static void write(writer& out, const std::array<T, Size>& items) {
-    for (const T& item : items) codec<T>::write(out, item);
+/// A map, whose items travel as pairs. A node of it has pointers besides its item.
+template <class Map>
+struct codec_of_map : codec_of_container<Map, std::pair<typename Map::key_type, typename Map::mapped_type>,
+                                         4 * sizeof(void*)> {
+  static constexpr std::string_view name = composed<of_map, end, typename Map::key_type, typename Map::mapped_type>;
+};
+
+}  // namespace detail
+
+/// As a parameter of a handler: the text lies in the request, until the handler returns.
+template <>
+struct codec<std::string_view> {
+  static constexpr std::string_view name = "str";
+  static void write(writer& out, std::string_view text) {
+    detail::write_count(out, text.size());
+    out.bytes(text.data(), text.size());
   }
-  static bool read(reader& in, std::array<T, Size>& items) {
-    for (T& item : items)
-      if (!codec<T>::read(in, item)) return false;
+  static bool read(reader& in, std::string_view& text) {
+    std::size_t size = 0;
+    return detail::read_count(in, size) && in.view(text, size);
+  }
+};
+template <>
+struct codec<std::string> : codec<std::string_view> {
+  static bool read(reader& in, std::string& text) {
+    std::string_view bytes;
+    if (!codec<std::string_view>::read(in, bytes)) return false;
+    text.assign(bytes);
     return true;
   }
 };
 
-template <class First, class Second>
-struct codec<std::pair<First, Second>> {
-  static constexpr std::string_view name = detail::name_list<detail::round_brackets, First, Second>::value;
-  static void write(writer& out, const std::pair<First, Second>& pair) {
-    codec<First>::write(out, pair.first);
-    codec<Second>::write(out, pair.second);
-  }
-  static bool read(reader& in, std::pair<First, Second>& pair) {
-    return codec<First>::read(in, pair.first) && codec<Second>::read(in, pair.second);
-  }
+template <class T>
+struct codec<std::vector<T>> : detail::codec_of_container<std::vector<T>, T> {
+  static constexpr std::string_view name = detail::composed<detail::of_vector, detail::end, T>;
 };
+template <class Key, class Value, class... Rest>
+struct codec<std::map<Key, Value, Rest...>> : detail::codec_of_map<std::map<Key, Value, Rest...>> {};
+template <class Key, class Value, class... Rest>
+struct codec<std::unordered_map<Key, Value, Rest...>>
+    : detail::codec_of_map<std::unordered_map<Key, Value, Rest...>> {};
 
+template <class T, std::size_t Size>
+struct codec<std::array<T, Size>> : detail::codec_of_items<std::array<T, Size>> {
+  static constexpr std::string_view type = codec<T>::name;
+  static constexpr std::string_view name =
+      detail::joined<detail::of_array, type, detail::comma, detail::decimal<Size>::value, detail::end>::value;
+};
+template <class First, class Second>
+struct codec<std::pair<First, Second>> : detail::codec_of_items<std::pair<First, Second>> {
+  static constexpr std::string_view name = detail::composed<detail::round, detail::round_end, First, Second>;
+};
 template <class... Items>
-struct codec<std::tuple<Items...>> {
-  static constexpr std::string_view name = detail::name_list<detail::round_brackets, Items...>::value;
-  static void write(writer& out, const std::tuple<Items...>& tuple) {
-    std::apply([&](const auto&... items) { (codec<std::decay_t<decltype(items)>>::write(out, items), ...); }, tuple);
-    static_cast<void>(out);
-  }
-  static bool read(reader& in, std::tuple<Items...>& tuple) {
-    static_cast<void>(in);
-    return std::apply([&](auto&... items) { return (codec<std::decay_t<decltype(items)>>::read(in, items) && ...); },
-                      tuple);
-  }
+struct codec<std::tuple<Items...>> : detail::codec_of_items<std::tuple<Items...>> {
+  static constexpr std::string_view name = detail::composed<detail::round, detail::round_end, Items...>;
 };
 
 template <class T>
 struct codec<std::optional<T>> {
-  static constexpr std::string_view name = detail::name_list<detail::optional_brackets, T>::value;
+  static constexpr std::string_view name = detail::composed<detail::of_optional, detail::end, T>;
   static void write(writer& out, const std::optional<T>& value) {
     codec<bool>::write(out, value.has_value());
     if (value) codec<T>::write(out, *value);
@@ -432,46 +392,6 @@ struct codec<std::optional<T>> {
 
 namespace detail {
 
-template <class Map>
-struct codec_of_map {
-  using key = typename Map::key_type;
-  using mapped = typename Map::mapped_type;
-  static constexpr std::string_view name = name_list<map_brackets, key, mapped>::value;
-  static void write(writer& out, const Map& items) {
-    write_count(out, items.size());
-    for (const auto& item : items) {
-      codec<key>::write(out, item.first);
-      codec<mapped>::write(out, item.second);
-    }
-  }
-  /// A key that comes twice makes the bytes none.
-  static bool read(reader& in, Map& items) {
-    // What a node has besides its item.
-    constexpr std::size_t node_size = 4 * sizeof(void*);
-    std::size_t count = 0;
-    if (!read_count(in, count)) return false;
-    items.clear();
-    for (std::size_t i = 0; i < count; ++i) {
-      key one{};
-      mapped other{};
-      if (!in.make_room(sizeof(typename Map::value_type) + node_size)) return false;
-      if (!codec<key>::read(in, one) || !codec<mapped>::read(in, other)) return false;
-      if (!items.emplace(std::move(one), std::move(other)).second) return false;
-    }
-    return true;
-  }
-};
-
-}  // namespace detail
-
-template <class Key, class Value, class... Rest>
-struct codec<std::map<Key, Value, Rest...>> : detail::codec_of_map<std::map<Key, Value, Rest...>> {};
-template <class Key, class Value, class... Rest>
-struct codec<std::unordered_map<Key, Value, Rest...>>
-    : detail::codec_of_map<std::unordered_map<Key, Value, Rest...>> {};
-
-namespace detail {
-
 /// A typed payload: the names of its types, with their length in 16 bits before them, and then the values. That of no
 /// values is empty.
 template <class... Values>
@@ -479,6 +399,7 @@ std::string typed_payload(const Values&... values) {
   writer out;
   if constexpr (sizeof...(Values) > 0) {
     constexpr std::string_view types = types_of<sent<Values>...>::value;
+    static_assert(types.size() <= 0xffff, "the names of these types have more than 65535 bytes in all");
     codec<std::uint16_t>::write(out, static_cast<std::uint16_t>(types.size()));
     out.bytes(types.data(), types.size());
     (codec<sent<Values>>::write(out, values), ...);

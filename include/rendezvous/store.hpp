@@ -1,23 +1,11 @@
-// rendezvous/store.hpp: contexts, servers and stores, for C++17 and later. rendezvous.hpp includes it.
+// rendezvous/store.hpp: contexts, servers, operations and stores, for C++17 and later. rendezvous.hpp includes it.
 #ifndef RENDEZVOUS_STORE_HPP
 #define RENDEZVOUS_STORE_HPP
 
 #include "base.hpp"
-#include "operation.hpp"
-#include "rendezvous.h"
-#include "store.h"
+#include "loop.h"
 
-#include <chrono>
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <variant>
-#include <vector>
 
 namespace rdzv {
 inline namespace RDZV_DETAIL_NAMESPACE {
@@ -31,28 +19,30 @@ class port_number {
   constexpr port_number(Integer number) noexcept : number_(static_cast<long long>(number)) {}
 
   constexpr std::uint16_t value() const noexcept { return static_cast<std::uint16_t>(number_); }
-  /// The number as it was given, for a function that checks it.
-  constexpr std::int64_t number() const noexcept { return number_; }
   std::optional<error> refusal() const {
     if (number_ >= 0 && number_ <= 65535) return std::nullopt;
-    return invalid("the port " + std::to_string(number_) + " is not from 0 to 65535");
+    return make_error(status::invalid_argument, "the port " + std::to_string(number_) + " is not from 0 to 65535");
   }
 
  private:
   long long number_;
 };
 
-/// Reads `host:port`.
-inline std::optional<error> split_endpoint(std::string_view endpoint, std::string& host, std::int32_t& port) {
-  buffer found;
-  if (auto failure = failure_of(rdzv_parse_endpoint, bytes(endpoint), endpoint.size(), found.get(), &port))
-    return failure;
-  host = found.str();
-  if (port < 0) return invalid("the endpoint '" + std::string(endpoint) + "' has no port: HOST:PORT");
-  return std::nullopt;
-}
-
 }  // namespace detail
+
+/// A host, and a port if one is named.
+struct endpoint {
+  std::string host;
+  std::optional<std::uint16_t> port;
+};
+
+/// Reads `host`, `host:port`, `[address]` or `[address]:port`; nothing at all is `localhost`.
+inline result<endpoint> parse_endpoint(std::string_view text) {
+  return detail::call_for<std::string, std::int32_t>(rdzv_parse_endpoint, text).transform([](auto& found) {
+    auto& [host, port] = found;
+    return endpoint{host, port < 0 ? std::nullopt : std::optional(static_cast<std::uint16_t>(port))};
+  });
+}
 
 enum class log_level : std::int32_t {
   error = RDZV_LOG_ERROR,
@@ -74,26 +64,15 @@ class context : public detail::owner<context, rdzv_context, rdzv_context_free> {
                             std::function<void(log_level, std::string_view target, std::string_view line)> sink) {
     using sink_type = decltype(sink);
     auto owned = std::make_unique<sink_type>(std::move(sink));
-    rdzv_log_sink c_sink{};
-    c_sink.struct_size = sizeof c_sink;
-    c_sink.level_max = static_cast<std::int32_t>(level);
-    c_sink.user_data = owned.get();
+    auto table = detail::table_of<rdzv_log_sink>(owned);
+    table.level_max = static_cast<std::int32_t>(level);
     const auto log = [](void* user_data, const rdzv_log_record* record) {
-#if defined(__cpp_exceptions)
-      try {
-#endif
-        (*static_cast<sink_type*>(user_data))(static_cast<log_level>(record->level), record->target,
-                                              std::string_view(record->message, record->message_len));
-#if defined(__cpp_exceptions)
-      } catch (...) {
-      }
-#endif
+      const std::string_view line(record->message, record->message_len);
+      auto& code = *static_cast<sink_type*>(user_data);
+      detail::guarded([&] { code(static_cast<log_level>(record->level), record->target, line); });
     };
-    if (*owned) c_sink.log = log;  // an empty function is refused as NULL is, not called
-    c_sink.destroy = [](void* user_data) { delete static_cast<sink_type*>(user_data); };
-    auto outcome = detail::call(rdzv_context_set_log_sink, handle_.get(), &c_sink);
-    if (outcome) static_cast<void>(owned.release());
-    return outcome;
+    if (*owned) table.log = log;  // an empty function is refused as NULL is, not called
+    return detail::give(std::move(owned), rdzv_context_set_log_sink, c_handle(), &table);
   }
 };
 
@@ -133,20 +112,11 @@ inline rdzv_keep_alive c_keep_alive(const keep_alive& from) {
 
 /// The same for C, which points into it.
 inline rdzv_server_options c_options(const server_options& from) {
-  rdzv_server_options options{};
-  options.struct_size = sizeof options;
-  options.family = from.dual_stack ? RDZV_FAMILY_DUAL_STACK : RDZV_FAMILY_AS_GIVEN;
-  options.listen_fd = from.listen_fd;
-  if (from.listen_fd == 0) {
-    options.host = from.host.c_str();
-    options.port = from.port.value();
-  }
-  options.connections_max = from.connections_max;
-  options.stored_bytes_max = from.stored_bytes_max;
-  options.handshake_timeout_ms = option_count(from.handshake_timeout);
-  options.frame_timeout_ms = option_count(from.frame_timeout);
-  options.keep_alive = c_keep_alive(from.keep_alive);
-  return options;
+  const bool binds = from.listen_fd == 0;
+  return {sizeof(rdzv_server_options), from.dual_stack ? RDZV_FAMILY_DUAL_STACK : RDZV_FAMILY_AS_GIVEN,
+          binds ? from.host.c_str() : nullptr, binds ? from.port.value() : std::uint16_t{0}, 0, from.listen_fd,
+          from.connections_max, from.stored_bytes_max, option_count(from.handshake_timeout),
+          option_count(from.frame_timeout), c_keep_alive(from.keep_alive)};
 }
 
 }  // namespace detail
@@ -165,15 +135,12 @@ class server : public detail::owner<server, rdzv_server, rdzv_server_free> {
   /// Binds exactly `host`; port 0 takes a free one.
   static result<server> start(std::string_view host = "127.0.0.1", detail::port_number port = 0,
                               const context* shared = nullptr) {
-    server_options options;
-    options.host = host;
-    options.port = port;
-    return start(options, shared);
+    return start(server_options{std::string(host), port}, shared);
   }
 
-  std::uint16_t port() const noexcept { return rdzv_server_port(handle_.get()); }
+  std::uint16_t port() const noexcept { return rdzv_server_port(c_handle()); }
   /// ADDR:PORT.
-  std::string address() const { return rdzv_server_address(handle_.get()); }
+  std::string address() const { return rdzv_server_address(c_handle()); }
   result<rdzv_server_stats> stats() const {
     return detail::call<rdzv_server_stats>(rdzv_server_get_stats, c_handle());
   }
@@ -214,11 +181,39 @@ struct store_options {
 
 namespace detail {
 
-/// The same for C. It points into the host that it keeps, and into the options that it was made of.
-class c_store_options {
+inline std::string value_of(const rdzv_result& found) { return std::string(text(found.value, found.value_len)); }
+inline std::vector<std::string> items_of(const rdzv_result& found) { return strings(found.items, found.item_count); }
+
+/// The same for C, or why there are none. They point into `host_` and into the options that they were made of.
+class c_store_options : pinned {
  public:
-  c_store_options(std::string_view host, std::uint16_t port, const store_options& from) : host_(host) {
-    options_.struct_size = sizeof options_;
+  c_store_options(std::string_view host, port_number port, const store_options& from) : host_(host) {
+    failure_ = port.refusal();
+    fill(port.value(), from);
+  }
+  c_store_options(std::string_view endpoint, const store_options& from) {
+    auto found = parse_endpoint(endpoint);
+    if (!found) {
+      failure_ = std::move(found).error();
+    } else if (!found->port) {
+      const std::string given(endpoint);
+      failure_ = make_error(status::invalid_argument, "the endpoint '" + given + "' has no port: HOST:PORT");
+    } else {
+      host_ = std::move(found->host);
+      fill(*found->port, from);
+    }
+  }
+
+  /// Makes a `T` with a function that takes these options after `first`.
+  template <class T, class Function, class First, class... Others>
+  result<T> make(Function function, const First& first, const Others&... others) const {
+    if (failure_) return failure_->copy();
+    return call<T>(function, first, &options_, others...);
+  }
+
+ private:
+  void fill(std::uint16_t port, const store_options& from) {
+    options_.host = host_.c_str();
     options_.port = port;
     options_.timeout_ms = option_count(from.timeout);
     options_.connect_timeout_ms = option_count(from.connect_timeout);
@@ -230,30 +225,190 @@ class c_store_options {
     options_.heartbeat_ms = option_count(from.heartbeat);
     options_.heartbeats_missed_max = from.heartbeats_missed_max;
   }
-  const rdzv_store_options& operator*() noexcept {
-    options_.host = host_.c_str();
-    return options_;
-  }
 
- private:
   std::string host_;
-  rdzv_store_options options_{};
+  std::optional<error> failure_;
+  rdzv_store_options options_ = sized<rdzv_store_options>();
 };
 
-inline result<c_store_options> c_options(std::string_view host, port_number port, const store_options& options) {
-  if (auto failure = port.refusal()) return std::move(*failure);
-  return c_store_options(host, port.value(), options);
-}
-
-/// The same for `host:port`.
-inline result<c_store_options> c_options(std::string_view endpoint, const store_options& options) {
-  std::string host;
-  std::int32_t port = -1;
-  if (auto failure = split_endpoint(endpoint, host, port)) return std::move(*failure);
-  return c_options(host, port, options);
-}
-
 }  // namespace detail
+
+/// A node's position in a round.
+struct joined_round {
+  std::uint64_t round = 0;
+  std::uint32_t node_rank = 0;
+  std::uint32_t nodes = 0;
+  /// Global rank of the node's first worker, and number of workers of all nodes.
+  std::uint64_t rank_first = 0;
+  std::uint64_t world_size = 0;
+  /// Address of node 0, as that node published it.
+  std::string leader;
+  /// Prefix for the keys of the round. Once the round has ended, keys with this prefix cannot be changed.
+  std::string key_prefix;
+};
+
+/// Member of a round.
+struct round_member {
+  std::uint32_t node_rank = 0;
+  std::uint32_t local_world_size = 0;
+  /// Global rank of the member's first worker.
+  std::uint64_t rank_first = 0;
+  std::string node;
+  /// Address of the node, as it published it.
+  std::string address;
+};
+
+/// Request that a store performs, an event loop executes, or a batch or a transaction includes. Give it a request,
+/// then use it as often as needed; its memory is reused. One thread at a time. The request functions return the
+/// operation itself; one that fails leaves it without a request and keeps its error, which the use of the operation
+/// then returns.
+class operation : public detail::owner<operation, rdzv_op, rdzv_op_free> {
+ public:
+  /// `user_data` comes back with the events of the operation.
+  explicit operation(void* user_data = nullptr) : owner(rdzv_op_new(user_data)) {}
+
+  operation& set(std::string_view key, std::string_view value) { return call(rdzv_op_set, key, value); }
+  operation& get(std::string_view key) { return call(rdzv_op_get, key); }
+  operation& add(std::string_view key, std::int64_t delta) { return call(rdzv_op_add, key, delta); }
+  operation& compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+    return call(rdzv_op_compare_set, key, expected, desired);
+  }
+  operation& append(std::string_view key, std::string_view value) { return call(rdzv_op_append, key, value); }
+  operation& delete_key(std::string_view key) { return call(rdzv_op_delete_key, key); }
+  operation& wait(const std::vector<std::string>& keys) { return call(rdzv_op_wait, keys); }
+  operation& check(const std::vector<std::string>& keys) { return call(rdzv_op_check, keys); }
+  operation& multi_get(const std::vector<std::string>& keys) { return call(rdzv_op_multi_get, keys); }
+  operation& multi_set(const std::vector<std::pair<std::string, std::string>>& pairs) {
+    return call(rdzv_op_multi_set, pairs);
+  }
+  operation& num_keys() { return call(rdzv_op_num_keys); }
+  operation& list_keys() { return call(rdzv_op_list_keys); }
+  operation& queue_push(std::string_view key, std::string_view item) { return call(rdzv_op_queue_push, key, item); }
+  operation& queue_pop(std::string_view key) { return call(rdzv_op_queue_pop, key); }
+  operation& queue_len(std::string_view key) { return call(rdzv_op_queue_len, key); }
+  operation& barrier(std::string_view key, std::int64_t world_size) { return call(rdzv_op_barrier, key, world_size); }
+  operation& ping() { return call(rdzv_op_ping); }
+
+  // Requests that need a native store or, in an event loop, a node.
+  /// Reads values with their revisions. With timeout 0, a missing key is no failure: its revision is 0.
+  operation& read(const std::vector<std::string>& keys) { return call(rdzv_op_read, keys); }
+  /// The first `count_max` keys that begin with `prefix` and sort after `after`; empty: from the first on.
+  operation& list_page(std::string_view prefix, std::string_view after, std::uint32_t count_max) {
+    return call(rdzv_op_list_page, prefix, after, count_max);
+  }
+  operation& delete_prefix(std::string_view prefix) { return call(rdzv_op_delete_prefix, prefix); }
+  /// Arrives at a named barrier for `count` participants, as `name`; empty: the session's name. `generation` 0 is the
+  /// open one, or the next.
+  operation& named_barrier(std::string_view key, std::uint32_t count, std::string_view name = {},
+                           std::uint64_t generation = 0) {
+    return call(rdzv_op_named_barrier, key, generation, name, count, std::vector<std::string>());
+  }
+  /// The same for the participants with these names.
+  operation& named_barrier(std::string_view key, const std::vector<std::string>& names, std::string_view name = {},
+                           std::uint64_t generation = 0) {
+    return call(rdzv_op_named_barrier, key, generation, name, std::uint32_t{0}, names);
+  }
+  operation& cancel_named_barrier(std::string_view key, std::string_view name = {}) {
+    return call(rdzv_op_cancel_named_barrier, key, name);
+  }
+  /// Reports each change from `from_revision` on; 0: from now on.
+  operation& watch_key(std::string_view key, std::uint64_t from_revision = 0) {
+    return call(rdzv_op_watch_key, key, from_revision);
+  }
+  operation& watch_prefix(std::string_view prefix, std::uint64_t from_revision = 0) {
+    return call(rdzv_op_watch_prefix, prefix, from_revision);
+  }
+  operation& grant_lease(std::chrono::milliseconds ttl) { return call(rdzv_op_grant_lease, ttl.count()); }
+  operation& attach_lease(std::uint64_t lease, const std::vector<std::string>& keys) {
+    return call(rdzv_op_attach_lease, lease, keys);
+  }
+  operation& renew_lease(std::uint64_t lease) { return call(rdzv_op_renew_lease, lease); }
+  operation& revoke_lease(std::uint64_t lease) { return call(rdzv_op_revoke_lease, lease); }
+  /// Ends the session gracefully: a node leaves its run.
+  operation& end_session() { return call(rdzv_op_end_session); }
+
+  // Requests of nodes in an event loop.
+  /// Joins the run's next round: for the first time, after a death, after the end of its round.
+  operation& next_rendezvous() { return call(rdzv_op_next_rendezvous); }
+  operation& leave() { return call(rdzv_op_leave); }
+  operation& set_closed() { return call(rdzv_op_set_closed); }
+  operation& fail(std::string_view message) { return call(rdzv_op_fail, message); }
+  operation& run_info() { return call(rdzv_op_run_info); }
+  operation& members(std::uint64_t round, std::uint32_t first, std::uint32_t count_max) {
+    return call(rdzv_op_members, round, first, count_max);
+  }
+
+  /// An empty batch: requests that the server executes in order in one step. One that fails does not stop the others.
+  operation& batch() { return call(rdzv_op_batch); }
+  /// An empty transaction: tests, writes that are applied atomically if all hold, and others that are applied
+  /// otherwise.
+  operation& transaction() { return call(rdzv_op_transaction); }
+  /// Adds the request of `part` to a batch or a transaction.
+  operation& include(const operation& part) {
+    if (!part.failure_) return extend(rdzv_op_include, part);
+    if (!failure_) failure_ = part.failure_->copy();
+    return *this;
+  }
+  operation& require_present(std::string_view key) { return extend(rdzv_op_require_present, key); }
+  operation& require_absent(std::string_view key) { return extend(rdzv_op_require_absent, key); }
+  /// The key last changed at this revision; 0: it has no value.
+  operation& require_revision(std::string_view key, std::uint64_t revision) {
+    return extend(rdzv_op_require_revision, key, revision);
+  }
+  operation& require_value(std::string_view key, std::string_view value) {
+    return extend(rdzv_op_require_value, key, value);
+  }
+  /// Writes that are included from now on are applied if a test does not hold.
+  operation& otherwise() { return extend(rdzv_op_otherwise); }
+
+  /// Result, or the error of the operation. What it points to is valid until the operation is used again.
+  result<rdzv_result> outcome() const { return checked(detail::call<rdzv_result>(rdzv_op_get_result, c_handle())); }
+  /// Result of the request at `index` of a batch, or its error.
+  result<rdzv_result> part(std::size_t index) const {
+    return checked(detail::call<rdzv_result>(rdzv_op_get_part, c_handle(), index));
+  }
+  /// Position in the round that the operation joined.
+  result<joined_round> round() const {
+    return detail::call<rdzv_round>(rdzv_op_get_round, c_handle()).transform([](const rdzv_round& found) {
+      const auto leader = detail::text(found.leader, found.leader_len);
+      const auto key_prefix = detail::text(found.key_prefix, found.key_prefix_len);
+      return joined_round{found.round,      found.node_rank,     found.nodes,            found.rank_first,
+                          found.world_size, std::string(leader), std::string(key_prefix)};
+    });
+  }
+  /// State of the run that the operation requested.
+  result<rdzv_run_info> state_of_run() const { return detail::call<rdzv_run_info>(rdzv_op_get_run_info, c_handle()); }
+  /// Members that the operation requested.
+  std::vector<round_member> found_members() const {
+    std::vector<round_member> members;
+    while (auto found = detail::call<rdzv_round_member>(rdzv_op_get_member, c_handle(), members.size()))
+      members.push_back({found->node_rank, found->local_world_size, found->rank_first,
+                         std::string(detail::text(found->node, found->node_len)),
+                         std::string(detail::text(found->address, found->address_len))});
+    return members;
+  }
+
+  /// Error of the last request function, if it failed.
+  const std::optional<error>& failure() const noexcept { return failure_; }
+
+ private:
+  template <class Function, class... Arguments>
+  operation& call(Function function, const Arguments&... arguments) {
+    failure_ = detail::failure_of(function, c_handle(), arguments...);
+    return *this;
+  }
+  template <class Function, class... Arguments>
+  operation& extend(Function function, const Arguments&... arguments) {
+    if (!failure_) call(function, arguments...);
+    return *this;
+  }
+  static result<rdzv_result> checked(result<rdzv_result> found) {
+    if (found && found->status != RDZV_OK) return error(found->status, rdzv_error_clone(found->error));
+    return found;
+  }
+
+  std::optional<error> failure_;
+};
 
 /// A client of a store: ours or PyTorch's. Any thread may use it, and a wait that is pending in one never delays an
 /// operation of another. Keys get the prefix `/` on the wire, as PyTorch's do.
@@ -265,22 +420,12 @@ class store : public detail::owner<store, rdzv_store, rdzv_store_free> {
   /// Connects, trying again until `options.connect_timeout` has passed. `host`: a name or a literal address.
   static result<store> connect(std::string_view host, detail::port_number port, const store_options& options = {},
                                const context* shared = nullptr) {
-    auto owned = detail::c_options(host, port, options);
-    if (!owned) return std::move(owned).error();
-    return connect(**owned, shared);
+    return detail::c_store_options(host, port, options).make<store>(rdzv_store_new, shared);
   }
-
   /// The same with `host:port`, or `[address]:port` for IPv6.
   static result<store> connect(std::string_view endpoint, const store_options& options = {},
                                const context* shared = nullptr) {
-    auto owned = detail::c_options(endpoint, options);
-    if (!owned) return std::move(owned).error();
-    return connect(**owned, shared);
-  }
-
-  /// The same with options of the C ABI.
-  static result<store> connect(const rdzv_store_options& options, const context* shared = nullptr) {
-    return detail::call<store>(rdzv_store_new, shared, &options);
+    return detail::c_store_options(endpoint, options).make<store>(rdzv_store_new, shared);
   }
 
   /// Opens a file, making it if it is missing, that PyTorch's FileStores may share. The last of `world_size` or more to
@@ -335,7 +480,7 @@ class store : public detail::owner<store, rdzv_store, rdzv_store_free> {
   /// Performs an operation; its result is in it.
   result<void> perform(operation& op, milliseconds timeout = default_timeout) {
     if (op.failure()) return op.failure()->copy();
-    return detail::call(rdzv_store_perform, c_handle(), op.c_handle(), timeout);
+    return detail::call(rdzv_store_perform, c_handle(), op, timeout);
   }
 
   /// Counts all keys of the server, those of others included.
@@ -408,31 +553,27 @@ class store : public detail::owner<store, rdzv_store, rdzv_store_free> {
     return detail::call<store>(rdzv_store_new_prefix, c_handle(), prefix);
   }
 
-  /// A handle of the same keys whose calls, `clone` included, end with `token`. `cancel` of one does not touch the other.
+  /// A handle of the same keys whose calls, `clone` included, end with `token`. `cancel` of one does not touch the
+  /// other.
   result<store> with_token(const cancel_token& token) const {
-    return detail::call<store>(rdzv_store_new_cancellable, c_handle(), token.c_handle());
+    return detail::call<store>(rdzv_store_new_cancellable, c_handle(), token);
   }
 
   /// A new handle to the same store; to a server it has connections of its own.
-  result<store> clone() const {
-    return detail::call<store>(rdzv_store_clone, c_handle());
-  }
+  result<store> clone() const { return detail::call<store>(rdzv_store_clone, c_handle()); }
 
   /// Ends every call that is pending on this handle, in any thread, with `status::cancelled`. Later calls go on:
   /// to end one that may not have begun, use `with_token`.
   void cancel() { rdzv_store_cancel(c_handle()); }
-
-  const rdzv_store* c_handle() const noexcept { return handle_.get(); }
-  rdzv_store* release() noexcept { return handle_.release(); }
+  /// HOST:PORT of the server, the path of a file, or the name of a custom store.
+  std::string peer() const { return rdzv_store_peer(c_handle()); }
 
  protected:
   /// Performs an operation and returns what `read` finds in its result.
   template <class Read>
-  auto performed(operation& op, milliseconds timeout, Read read) -> result<decltype(read(rdzv_result()))> {
+  auto performed(operation& op, milliseconds timeout, Read read) -> decltype(op.outcome().transform(read)) {
     if (auto done = perform(op, timeout); !done) return std::move(done).error();
-    auto found = op.outcome();
-    if (!found) return std::move(found).error();
-    return read(*found);
+    return op.outcome().transform(read);
   }
 };
 

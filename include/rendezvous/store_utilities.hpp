@@ -1,5 +1,5 @@
-// rendezvous/store_utilities.hpp: how ranks exchange data and meet over a store, and tell where theirs is. For
-// C++17 and later; rendezvous.hpp includes it.
+// rendezvous/store_utilities.hpp: how ranks exchange data and meet over a store, and find it. For C++17
+// and later; rendezvous.hpp includes it.
 #ifndef RENDEZVOUS_STORE_UTILITIES_HPP
 #define RENDEZVOUS_STORE_UTILITIES_HPP
 
@@ -12,15 +12,16 @@
 namespace rdzv {
 inline namespace RDZV_DETAIL_NAMESPACE {
 
-/// Another default timeout of a store, until this is destroyed: the one before comes back on every path. It holds for all
-/// threads that use the handle; whose scopes overlap in two threads should use two handles. The store must outlive it.
+/// Another default timeout of a store, until this is destroyed: the one before comes back on every path. It holds for
+/// all threads that use the handle; whose scopes overlap in two threads should use two handles. The store must outlive
+/// it.
 class [[nodiscard]] store_timeout {
  public:
   static result<store_timeout> set(rdzv::store& store, std::chrono::milliseconds timeout) {
-    std::int64_t before = 0;
-    auto failure = detail::failure_of(rdzv_store_set_timeout_ms, store.c_handle(), timeout.count(), &before);
-    if (failure) return std::move(*failure);
-    return store_timeout(store.c_handle(), before);
+    const auto set = rdzv_store_set_timeout_ms;
+    return detail::call<std::int64_t>(set, store.c_handle(), timeout.count()).transform([&](std::int64_t before) {
+      return store_timeout(store.c_handle(), before);
+    });
   }
 
  private:
@@ -65,31 +66,24 @@ struct tracing {
   std::function<std::string(std::int64_t rank)> name_of = {};
 };
 
-/// Arrives at a barrier and waits for the others. When not all come, the error's `ranks()` and `nodes()` are the missing
-/// ones, if `traced` tells this rank. A prefix serves once.
+/// Arrives at a barrier and waits for the others. When not all come, the error's `ranks()` and `nodes()` are the
+/// missing ones, if `traced` has this rank. A prefix serves once.
 inline result<void> elastic_barrier(store& shared, std::string_view prefix, std::int64_t world_size,
                                     std::chrono::milliseconds timeout = default_timeout,
                                     const tracing& traced = {}) {
-  const rdzv_rank_name name = [](void* user_data, std::int64_t rank, char* out, std::size_t size) {
-#if defined(__cpp_exceptions)
-    try {
-#endif
-      const std::string message = (*static_cast<decltype(tracing::name_of)*>(user_data))(rank);
-      out[message.copy(out, size - 1)] = '\0';
-#if defined(__cpp_exceptions)
-    } catch (...) {
-      out[std::string_view("(its name threw)").copy(out, size - 1)] = '\0';
-    }
-#endif
-  };
   auto name_of = traced.name_of;
+  const rdzv_rank_name write_name = [](void* user_data, std::int64_t rank, char* out, std::size_t size) {
+    const auto& code = *static_cast<decltype(tracing::name_of)*>(user_data);
+    const auto on_throw = [](const char*, status) { return std::string("(its name threw)"); };
+    const std::string name = detail::guarded([&] { return code(rank); }, on_throw);
+    out[name.copy(out, size - 1)] = '\0';
+  };
   return detail::call(rdzv_store_elastic_barrier, shared.c_handle(), prefix, world_size, traced.rank, timeout,
-                      traced.trace_timeout, name_of ? name : static_cast<rdzv_rank_name>(nullptr),
-                      static_cast<void*>(&name_of));
+                      traced.trace_timeout, name_of ? write_name : nullptr, static_cast<void*>(&name_of));
 }
 
-/// Address at which the ranks of a job find their store. On the rank that published a port of its own choice, it owns the
-/// listening socket that reserves the port.
+/// Address at which the ranks of a job find their store. On the rank that published a port of its own choice, it owns
+/// the listening socket that reserves the port.
 class store_info {
  public:
   /// Rank 0 publishes an address (`local_addr`, or its host's name) and a port (`server_port` of a server that runs
@@ -98,10 +92,9 @@ class store_info {
                                   detail::port_number server_port = 0,
                                   std::chrono::milliseconds timeout = default_timeout) {
     if (auto failure = server_port.refusal()) return std::move(*failure);
-    auto read = detail::call<rdzv_store_info>(rdzv_store_info_build, shared.c_handle(), rank, local_addr,
-                                              server_port.value(), timeout);
-    if (!read) return std::move(read).error();
-    return store_info(*read);
+    return detail::call<rdzv_store_info>(rdzv_store_info_build, shared.c_handle(), rank, local_addr,
+                                         server_port.value(), timeout)
+        .transform([](const rdzv_store_info& read) { return store_info(read); });
   }
 
   store_info(store_info&& other) noexcept
@@ -125,7 +118,7 @@ class store_info {
   int take_socket() noexcept { return std::exchange(listen_fd_, 0); }
   /// Starts a server on the reserved port, once; the address of the options is ignored.
   result<server> serve(const context* shared = nullptr, server_options options = {}) {
-    if (!has_socket()) return detail::invalid("this rank reserves no port for a server");
+    if (!has_socket()) return detail::make_error(status::invalid_argument, "this rank reserves no port for a server");
     const store_info taken = std::move(*this);
     options.listen_fd = taken.listen_fd_;
     return server::start(options, shared);

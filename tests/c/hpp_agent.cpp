@@ -1,6 +1,6 @@
-// rendezvous/agent.hpp and rendezvous/custom_workers.hpp from a program's side.
+// rendezvous/agent.hpp and rendezvous/plugin.hpp from a program's side.
 #include <rendezvous.hpp>
-#include <rendezvous/custom_workers.hpp>
+#include <rendezvous/plugin.hpp>
 
 #include <chrono>
 #include <csignal>
@@ -124,7 +124,7 @@ void programs() {
     CHECK(failure.message().find(part) != std::string::npos);
   };
   refused("kill_timeout_ms", [](auto& of) { of.kill_timeout = 0ms; });
-  refused("exit_barrier_timeout_ms", [](auto& of) { of.exit_barrier_timeout = -1ms; });
+  refused("kill_timeout_ms", [](auto& of) { of.kill_timeout = -1ms; });
   refused("local world size", [](auto& of) { of.local_world_size = 0; });
   refused("program and a function", [](auto& of) { of.function = [](rdzv::worker_call&) { return 0; }; });
   refused("numa_binding", [](auto& of) {
@@ -202,6 +202,29 @@ void functions() {
   auto result = VALUE(agent.run());
   using returned = std::vector<std::pair<std::uint64_t, std::string>>;
   CHECK(result.succeeded() && result.returned == (returned{{0, "rank 0"}, {1, "rank 1"}}));
+}
+
+void timers() {
+  CHECK(rdzv::set_worker_timer("step", 1s).error().code() == rdzv::status::unsupported);
+  CHECK(rdzv::clear_worker_timer("step").error().code() == rdzv::status::unsupported);
+  if (under_valgrind()) return;
+  const auto folder = std::filesystem::temp_directory_path();
+  rdzv::agent_options options = options_of_two();
+  options.timer_file = (folder / ("rdzv-timers-" + std::to_string(getpid()))).string();
+  options.max_restarts = 0;
+  options.function = [](rdzv::worker_call& call) {
+    if (!rdzv::set_worker_timer("cleared", 10min, SIGKILL) || !rdzv::clear_worker_timer("cleared")) return 2;
+    if (call.arguments().at(0) == "0" && !rdzv::set_worker_timer("step", 1ms, SIGTERM)) return 3;
+    for (;;) pause();
+  };
+  options.arguments = {"${local_rank}"};
+  auto agent = VALUE(rdzv::agent::create(options, handler_of_one(2)));
+  std::string expired;
+  auto result = VALUE(agent.run([&](const rdzv::agent_event& event) {
+    if (event.kind == rdzv::agent_event_kind::timer_expired) expired += event.message;
+  }));
+  CHECK(expired.find("step") != std::string::npos && expired.find("cleared") == std::string::npos);
+  CHECK(!result.succeeded() && result.failures.at(0).exit_code == -SIGTERM && result.failures[0].local_rank == 0);
 }
 
 // A cluster manager whose workers are nothing but words.
@@ -301,6 +324,7 @@ void agents_in_cpp() {
   stopping();
   loop();
   functions();
+  timers();
   own_workers();
   CHECK(!VALUE(rdzv::record_error("nobody looks")));
 #if defined(__cpp_exceptions)

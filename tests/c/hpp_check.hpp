@@ -54,6 +54,12 @@ inline rdzv::result<rdzv_result> await_end(rdzv::event_loop& loop, const rdzv::o
   return op.outcome();
 }
 
+// The options of an RPC worker whose group meets over this store.
+inline rdzv::rpc_options over(const rdzv::store& store, rdzv::rpc_options options) {
+  options.store = &store;
+  return options;
+}
+
 inline std::string value_in(const rdzv_result& found) { return rdzv::detail::value_of(found); }
 
 #endif  // HPP_CHECK_HPP

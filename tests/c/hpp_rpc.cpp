@@ -2,7 +2,7 @@
 #include "hpp_check.hpp"
 #include "hpp_rpc_values.hpp"
 
-#include <rendezvous/custom_rpc.hpp>
+#include <rendezvous/plugin.hpp>
 
 #include <condition_variable>
 #include <future>
@@ -43,7 +43,7 @@ rdzv::rpc_handlers handlers() {
   }));
   CHECK(made.on("agree", [](int given) -> rdzv::result<int> { return given; }));
   CHECK(made.on("check", []() -> rdzv::result<void> { return {}; }));
-  CHECK(made.on_bytes("echo", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
+  CHECK(made.on("echo", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
     CHECK(responder.is_wanted() == request.response_is_wanted());
     std::move(responder).send(std::string(request.bytes()));
     CHECK(!responder);
@@ -51,12 +51,12 @@ rdzv::rpc_handlers handlers() {
   // Handlers may own what can only be moved, and change it.
   CHECK(made.on("keep", [kept = std::make_unique<int>(40)](int given) { return *kept + given; }));
   CHECK(made.on("count", [count = 0]() mutable { return ++count; }, rdzv::rpc_run::on_reactor));
-  CHECK(made.on_bytes("append", [kept = std::make_unique<std::string>(" and so on")](
+  CHECK(made.on("append", [kept = std::make_unique<std::string>(" and so on")](
                                     const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
     std::move(responder).send(std::string(request.bytes()) + *kept);
   }));
   // Who answers later keeps the bytes themselves.
-  CHECK(made.on_bytes("keep bytes", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
+  CHECK(made.on("keep bytes", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
     const std::string_view lay_there = request.bytes();
     rdzv::rpc_payload taken = request.take();
     CHECK(taken.bytes().data() == lay_there.data() && taken.bytes().size() == lay_there.size());
@@ -65,7 +65,7 @@ rdzv::rpc_handlers handlers() {
       std::move(way_back).send(std::string(kept.bytes()));
     }).join();
   }));
-  CHECK(made.on_bytes("forget", [](const rdzv::rpc_request&, rdzv::rpc_responder&) {}));
+  CHECK(made.on("forget", [](const rdzv::rpc_request&, rdzv::rpc_responder&) {}));
 #if defined(__cpp_exceptions)
   CHECK(made.on("throw", [](int number) -> int { throw std::runtime_error("no such luck: " + std::to_string(number)); }));
   CHECK(made.on("throw an int", []() { throw 7; }));
@@ -74,8 +74,8 @@ rdzv::rpc_handlers handlers() {
   const auto empty = made.on("x", static_cast<int (*)(int)>(nullptr));
   CHECK(empty.error().code() == rdzv::status::invalid_argument);
   CHECK(empty.error().message() == "handler x: its function is empty");
-  CHECK(made.on_bytes("x", rdzv::rpc_function()).error().code() == rdzv::status::invalid_argument);
-  CHECK(made.on_bytes("x", nullptr).error().code() == rdzv::status::invalid_argument);
+  CHECK(made.on("x", rdzv::rpc_function()).error().code() == rdzv::status::invalid_argument);
+  CHECK(made.on("x", nullptr).error().code() == rdzv::status::invalid_argument);
   return made;
 }
 
@@ -89,12 +89,12 @@ rdzv::rpc_options worker_options() {
 rdzv::rpc joined(const rdzv::store& store, const char* name, std::int32_t rank, const rdzv::rpc_handlers& answering) {
   auto options = worker_options();
   options.device_maps = {{"two", {{"cpu", "cpu"}}}};
-  return VALUE(rdzv::rpc::create_over(store, name, rank, -1, options, answering));
+  return VALUE(rdzv::rpc::create(name, rank, -1, over(store, options), answering));
 }
 
 void check_answer_of_add(const rdzv::error& failure) {
   CHECK(failure.code() == rdzv::status::rpc_malformed && failure.operation() == "call");
-  CHECK(failure.message() == "add at two: it answers (i32), and was called for (str)");
+  CHECK(failure.message() == "add at two: it returns (i32), and was called for (str)");
 }
 
 void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
@@ -108,17 +108,17 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(VALUE(one.call<int>("two", "agree", 5)) == 5);
   CHECK(VALUE(one.call<int>("two", "keep", 2)) == 42);
   CHECK(VALUE(one.call<int>("two", "count")) == 1 && VALUE(one.call<int>("two", "count")) == 2);
-  CHECK(VALUE(one.call_bytes("two", "append", "a")) == "a and so on");
+  CHECK(VALUE(one.call<rdzv::rpc_bytes>("two", "append", rdzv::rpc_bytes{"a"})) == "a and so on");
   CHECK(VALUE(one.devices()).devices.empty() && VALUE(one.devices()).reverse_maps.empty() && one.events_lost() == 0);
   const rdzv::rpc_device_maps reverse_maps{{"one", {{"cpu", "cpu"}}}, {"two", {{"cpu", "cpu"}}}};
   CHECK(VALUE(two.devices()).reverse_maps == reverse_maps);
   CHECK(one.call("two", "check"));
   const std::string large(std::size_t{3} << 20, 'x');
-  CHECK(VALUE(one.call_bytes("two", "echo", large)) == large);
-  CHECK(VALUE(one.call_bytes("two", "keep bytes", large)) == large);
+  CHECK(VALUE(one.call<rdzv::rpc_bytes>("two", "echo", rdzv::rpc_bytes{large})) == large);
+  CHECK(VALUE(one.call<rdzv::rpc_bytes>("two", "keep bytes", rdzv::rpc_bytes{large})) == large);
   CHECK(one.notify("two", "nothing", std::vector<double>()));
-  CHECK(one.notify_bytes("two", "echo", large));
-  CHECK(VALUE(VALUE(one.start_bytes("two", "echo", large)).get()) == large);
+  CHECK(one.notify("two", "echo", rdzv::rpc_bytes{large}));
+  CHECK(VALUE(VALUE(one.start<rdzv::rpc_bytes>("two", "echo", rdzv::rpc_bytes{large})).get()) == large);
 
   const auto code = [](const auto& outcome) { return outcome.error().code(); };
   const auto refused = one.call<int>("two", "refuse", 1);
@@ -135,7 +135,7 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(unnumbered.error().message() == "add: the callee has no name, and its id is -5: from 0 to 65535");
   const auto nameless = one.call<int>("two", std::string(1025, 'n'));
   CHECK(nameless.error().message().find("has 1025 bytes: from 1 to 1024") != std::string::npos);
-  CHECK(code(one.call_within<int>(std::chrono::milliseconds(0), "two", "add", 1, 2)) == rdzv::status::timed_out);
+  CHECK(code(one.call<int>({"two", std::chrono::milliseconds(0)}, "add", 1, 2)) == rdzv::status::timed_out);
   const auto few = one.call<int>("two", "add", 1);
   CHECK(code(few) == rdzv::status::rpc_malformed);
   CHECK(few.error().nodes() == std::vector<std::string>{"two"} && few.error().operation() == "call");
@@ -147,15 +147,12 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   check_answer_of_add(other.error());
   CHECK(other.error().nodes() == std::vector<std::string>{"two"});
   auto later = VALUE(one.start<std::string>("two", "add", 1, 2));
-  const auto early = VALUE(one.start<int>("two", "add", 1, 2)).take();
-  CHECK(early.error().message() == "add at two: the call has not ended");
-  CHECK(early.error().nodes() == std::vector<std::string>{"two"} && early.error().operation() == "call");
   const auto later_answer = later.get();
   check_answer_of_add(later_answer.error());
   CHECK(later_answer.error().nodes() == std::vector<std::string>{"two"});
   // By number where that is how it was called.
   const auto by_number = one.call<std::string>(2, "add", 1, 2);
-  CHECK(by_number.error().message() == "add at id 2: it answers (i32), and was called for (str)");
+  CHECK(by_number.error().message() == "add at id 2: it returns (i32), and was called for (str)");
   CHECK(by_number.error().nodes().empty() && by_number.error().ranks() == std::vector<std::int64_t>{2});
 #if defined(__cpp_exceptions)
   CHECK(one.call<int>("two", "throw", 7).error().cause() == "no such luck: 7");
@@ -188,14 +185,14 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
   auto sum = VALUE(one.start<int>("two", "add", 3, 4));
   CHECK(VALUE(sum.get()) == 7);
   auto waited = VALUE(one.start<int>("two", "add", 5, 6));
-  CHECK(VALUE(waited.wait(patience)) && VALUE(waited.take()) == 11);
-  CHECK(waited.take().error().message() == "add at two: its answer was taken before");
+  CHECK(VALUE(waited.wait(patience)) && VALUE(waited.get()) == 11);
+  CHECK(waited.get().error().message() == "add at two: its response was taken before");
 
   // A handler that comes and goes while others call. It answers on another thread, when it has returned.
   listener asked;
   std::mutex mutex;
   std::optional<rdzv::rpc_responder> way_back;
-  CHECK(two.on_bytes("answers late", [&](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
+  CHECK(two.on("answers late", [&](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
     {
       const std::lock_guard<std::mutex> lock(mutex);
       way_back = std::move(responder);
@@ -234,12 +231,10 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
   CHECK(one.call_then<std::string>(
       [&done](rdzv::result<std::string> answer) { done.tell(answer.error().message() + answer.error().nodes().at(0)); },
       "two", "add", 1, 2));
-  CHECK(done.next() == "add at two: it answers (i32), and was called for (str)two");
+  CHECK(done.next() == "add at two: it returns (i32), and was called for (str)two");
   CHECK(!one.call_then([](rdzv::result<void>) {}, "three", "add"));
   const std::string large(std::size_t{1} << 20, 'y');
-  CHECK(one.call_bytes_then(
-      [&done](rdzv::result<std::string_view> answer) { done.tell(std::string(VALUE(std::move(answer)))); }, "two",
-      "echo", large));
+  CHECK(one.call_then<rdzv::rpc_bytes>([&done](rdzv::result<std::string> answer) { done.tell(VALUE(std::move(answer))); }, "two", "echo", rdzv::rpc_bytes{large}));
   CHECK(done.next() == large);
 
   // Who is told of a failure hears all of it, as who waits does.
@@ -251,7 +246,7 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
   CHECK(one.call_then<int>(keep_failure, "two", "refuse", 1) && done.next() == "failed");
   CHECK(failure->code() == rdzv::status::rpc_handler_failed && failure->cause() == "conflict");
   CHECK(failure->nodes() == std::vector<std::string>{"two"} && failure->operation() == "call");
-  CHECK(one.call_then_within<int>(std::chrono::milliseconds(50), keep_failure, "two", "answers late"));
+  CHECK(one.call_then<int>(keep_failure, {"two", std::chrono::milliseconds(50)}, "answers late"));
   CHECK(asked.next() == "one" && done.next() == "failed");
   CHECK(failure->code() == rdzv::status::timed_out && failure->nodes() == std::vector<std::string>{"two"});
   CHECK(failure->elapsed() >= std::chrono::milliseconds(50));
@@ -269,11 +264,11 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
   struct cannot_move {
     cannot_move() = default;
     cannot_move(const cannot_move&) { throw std::runtime_error("it stays"); }
-    void operator()(const rdzv::result<std::string_view>&) const {}
+    void operator()(const rdzv::result<std::string>&) const {}
   };
   const cannot_move stays;
   try {
-    static_cast<void>(one.call_bytes_then(stays, "two", "echo", large));
+    static_cast<void>(one.call_then<rdzv::rpc_bytes>(stays, "two", "echo", rdzv::rpc_bytes{large}));
     CHECK(false);
   } catch (const std::runtime_error& thrown) {
     CHECK(std::string_view(thrown.what()) == "it stays");
@@ -321,7 +316,7 @@ void waits_are_cancelled(const rdzv::store& store) {
   std::mutex mutex;
   std::optional<rdzv::rpc_responder> kept;
   auto answering = handlers();
-  CHECK(answering.on_bytes("answers late", [&](const rdzv::rpc_request&, rdzv::rpc_responder& responder) {
+  CHECK(answering.on("answers late", [&](const rdzv::rpc_request&, rdzv::rpc_responder& responder) {
     {
       const std::lock_guard<std::mutex> lock(mutex);
       kept = std::move(responder);
@@ -331,7 +326,7 @@ void waits_are_cancelled(const rdzv::store& store) {
   const rdzv::cancel_token waits;
   auto options = worker_options();
   options.token = &waits;
-  const auto own = VALUE(rdzv::rpc::create_over(store, "own", 1, -1, options, answering));
+  const auto own = VALUE(rdzv::rpc::create("own", 1, -1, over(store, options), answering));
   std::thread caller([&] {
     const auto cancelled = own.call("own", "answers late");
     CHECK(cancelled.error().nodes() == std::vector<std::string>{"own"});
@@ -374,8 +369,8 @@ void exhausted_workers_are_named(const rdzv::store& store) {
   };
   auto of_first = VALUE(rdzv::rpc_handlers::create()), of_second = VALUE(rdzv::rpc_handlers::create());
   CHECK(of_first.on("deep", deep("first", "second")) && of_second.on("deep", deep("second", "first")));
-  auto first = VALUE(rdzv::rpc::create_over(store, "first", 1, -1, options, of_first));
-  auto second = VALUE(rdzv::rpc::create_over(store, "second", 2, -1, options, of_second));
+  auto first = VALUE(rdzv::rpc::create("first", 1, -1, over(store, options), of_first));
+  auto second = VALUE(rdzv::rpc::create("second", 2, -1, over(store, options), of_second));
   {
     const std::lock_guard<std::mutex> lock(mutex);
     workers["first"] = std::make_unique<rdzv::rpc>(std::move(first));
@@ -384,7 +379,7 @@ void exhausted_workers_are_named(const rdzv::store& store) {
   CHECK(VALUE(worker("first")->call<int>("second", "deep", 1)) == 1);
   // second waits for first, and that one for the only thread of second.
   const std::chrono::milliseconds brief{2000};
-  const auto late = worker("first")->call_within<int>(brief, "second", "deep", 2);
+  const auto late = worker("first")->call<int>({"second", brief}, "deep", 2);
   CHECK(late.error().code() == rdzv::status::timed_out && late.error().phase() == "waiting");
   CHECK(late.error().nodes() == std::vector<std::string>{"second"});
   CHECK(late.error().message().find("all of its handler threads (1) were busy, and requests (1) waited for one") !=
@@ -401,7 +396,7 @@ void attempts_are_cancelled(rdzv::store store) {
   // The other one of two does not come.
   listener ended;
   std::thread attempt([&] {
-    const auto made = rdzv::rpc::create_over(store, "w", 1, 2, options, answering);
+    const auto made = rdzv::rpc::create("w", 1, 2, over(store, options), answering);
     ended.tell(std::string(rdzv::name(made.error().code())));
   });
   CHECK(store.wait({"rdzv/cards/1"}, patience));
@@ -439,28 +434,28 @@ class network_worker : public rdzv::custom_rpc_worker {
     std::shared_ptr<network::end> callee;
     {
       const std::lock_guard<std::mutex> lock(over_->mutex);
-      if (call.handler() == "keep") {
+      if (call.handler == "keep") {
         over_->kept = std::move(responder);
         complain("it was taken all the same");
       }
       for (const auto& [name, end] : over_->ends)
-        if (call.callee() ? *call.callee() == name : call.callee_id() == end->id) callee = end;
+        if (call.callee ? *call.callee == name : call.callee_id == end->id) callee = end;
     }
-    if (call.handler() == "complain") complain("out of order");
-    if (call.handler() == "nobody") return rdzv::status::ok;
+    if (call.handler == "complain") complain("out of order");
+    if (call.handler == "nobody") return rdzv::status::ok;
     if (!callee) return rdzv::status::rpc_unknown_worker;
-    const rdzv::rpc_incoming asked{name_, id_, call.handler(), call.bytes(), call.timeout()};
+    const rdzv::rpc_incoming asked{name_, id_, call.handler, call.bytes, call.timeout};
     const auto begun = rdzv::dispatch(callee->handlers, asked, responder);
     return begun ? rdzv::status::ok : begun.error().code();
   }
 
-  rdzv::status list_workers(rdzv::rpc_reply& reply) override {
+  rdzv::status list_workers(rdzv::reply& reply) override {
     const std::lock_guard<std::mutex> lock(over_->mutex);
     for (const auto& [name, end] : over_->ends) reply.add_worker(name, end->id);
     return rdzv::status::ok;
   }
 
-  rdzv::status shutdown(rdzv::rpc_shutdown how, rdzv::rpc_reply& reply) override {
+  rdzv::status shutdown(rdzv::rpc_shutdown how, rdzv::reply& reply) override {
     const std::lock_guard<std::mutex> lock(over_->mutex);
     over_->ends.erase(name_);
     if (how == rdzv::rpc_shutdown::abrupt) return rdzv::status::ok;
@@ -478,7 +473,7 @@ class network_backend : public rdzv::custom_rpc_backend {
  public:
   explicit network_backend(std::shared_ptr<network> over) : over_(std::move(over)) {}
 
-  rdzv::status new_worker(rdzv::rpc_worker_request request, rdzv::rpc_reply& reply) override {
+  rdzv::status new_worker(rdzv::rpc_worker_request request, rdzv::reply& reply) override {
     const rdzv::rpc_options& options = request.options;
     using strings = std::vector<std::string>;
     CHECK(options.backend == "net" && options.rpc_timeout == patience && options.membership_timeout == patience);
@@ -510,16 +505,16 @@ class network_backend : public rdzv::custom_rpc_backend {
 };
 
 void own_rpc_backend() {
-  const auto over = std::make_shared<network>();
+  const auto net = std::make_shared<network>();
   {
     rdzv::context first, second;
     for (rdzv::context* context : {&first, &second}) {
-      CHECK(rdzv::register_rpc_backend(*context, "net", std::make_unique<network_backend>(over)));
-      const auto again = rdzv::register_rpc_backend(*context, "net", std::make_unique<network_backend>(over));
+      CHECK(rdzv::register_rpc_backend(*context, "net", std::make_unique<network_backend>(net)));
+      const auto again = rdzv::register_rpc_backend(*context, "net", std::make_unique<network_backend>(net));
       CHECK(again.error().code() == rdzv::status::already_registered);
       const auto empty = rdzv::register_rpc_backend(*context, "empty", nullptr);
       CHECK(empty.error().code() == rdzv::status::invalid_argument);
-      CHECK(empty.error().message() == "RPC backend empty: its code is empty");
+      CHECK(empty.error().message() == "`vtable.new_worker` is NULL");
     }
     auto store = VALUE(rdzv::store::in_process());
     const auto answering = handlers();
@@ -532,15 +527,15 @@ void own_rpc_backend() {
     options.devices = {"cuda:0"};
     options.transports = {"shm", "uv"};
     options.channels.emplace();
-    const auto one = VALUE(rdzv::rpc::create_over(store, "one", 1, 2, options, answering, &first));
+    const auto one = VALUE(rdzv::rpc::create("one", 1, 2, over(store, options), answering, &first));
     options.channels.reset();
-    const auto two = VALUE(rdzv::rpc::create_over(store, "two", 2, 2, options, answering, &second));
+    const auto two = VALUE(rdzv::rpc::create("two", 2, 2, over(store, options), answering, &second));
     CHECK(VALUE(store.get("two")) == "came");
     CHECK(VALUE(one.workers()).size() == 2 && VALUE(two.workers())[0].id == 1);
     CHECK(VALUE(one.call<int>("two", "add", 1, 2)) == 3 && VALUE(two.call<int>(1, "add", 3, 4)) == 7);
     CHECK(VALUE(one.call<std::string>("two", "greet", "hello")) == "one 1 says hello");
     const std::string large(std::size_t{1} << 20, 'x');
-    CHECK(VALUE(one.call_bytes("two", "echo", large)) == large);
+    CHECK(VALUE(one.call<rdzv::rpc_bytes>("two", "echo", rdzv::rpc_bytes{large})) == large);
     CHECK(one.notify("two", "nothing", std::vector<double>()));
     auto sum = VALUE(one.start<int>("two", "add", 5, 6));
     CHECK(VALUE(sum.get()) == 11);
@@ -566,50 +561,50 @@ void own_rpc_backend() {
     // Whoever took the responder before it threw has the call.
     auto kept = VALUE(one.start<std::string>("two", "keep"));
     {
-      const std::lock_guard<std::mutex> lock(over->mutex);
-      std::move(*over->kept).send_value(std::string("late"));
-      over->kept.reset();
+      const std::lock_guard<std::mutex> lock(net->mutex);
+      std::move(*net->kept).send_value(std::string("late"));
+      net->kept.reset();
     }
     CHECK(VALUE(kept.get()) == "late");
-    const auto unwanted = rdzv::rpc::create_over(store, "x", 3, 2, options, answering);
+    const auto unwanted = rdzv::rpc::create("x", 3, 2, over(store, options), answering);
     CHECK(code(unwanted) == rdzv::status::not_registered);
     rdzv::context third;
-    CHECK(rdzv::register_rpc_backend(third, "net", std::make_unique<network_backend>(over)));
-    const auto angry = rdzv::rpc::create_over(store, "x", 3, 2, options, answering, &third);
+    CHECK(rdzv::register_rpc_backend(third, "net", std::make_unique<network_backend>(net)));
+    const auto angry = rdzv::rpc::create("x", 3, 2, over(store, options), answering, &third);
     CHECK(code(angry) == rdzv::status::io && angry.error().message() == "x is not wanted");
-    CHECK(code(rdzv::rpc::create_over(store, "y", 3, 2, options, answering, &third)) == rdzv::status::wrong_protocol);
+    CHECK(code(rdzv::rpc::create("y", 3, 2, over(store, options), answering, &third)) == rdzv::status::wrong_protocol);
     options.extra_options = {{"mood", "bad"}};
-    const auto moody = rdzv::rpc::create_over(store, "z", 3, 2, options, answering, &third);
+    const auto moody = rdzv::rpc::create("z", 3, 2, over(store, options), answering, &third);
     CHECK(moody.error().message() == "not today");
 #endif
     options.extra_options = {{"colour", "red"}};
     rdzv::context fourth;
-    CHECK(rdzv::register_rpc_backend(fourth, "net", std::make_unique<network_backend>(over)));
-    const auto unknown = rdzv::rpc::create_over(store, "z", 3, 2, options, answering, &fourth);
+    CHECK(rdzv::register_rpc_backend(fourth, "net", std::make_unique<network_backend>(net)));
+    const auto unknown = rdzv::rpc::create("z", 3, 2, over(store, options), answering, &fourth);
     CHECK(code(unknown) == rdzv::status::invalid_argument && unknown.error().message() == "unknown option colour");
 
     // A call that is given up is not wanted any more, neither by the backend nor by the handler that answers for it.
     listener asked;
     std::optional<rdzv::rpc_responder> way_back;
     auto waiting = handlers();
-    CHECK(waiting.on_bytes("answers late", [&](const rdzv::rpc_request&, rdzv::rpc_responder& responder) {
+    CHECK(waiting.on("answers late", [&](const rdzv::rpc_request&, rdzv::rpc_responder& responder) {
       way_back = std::move(responder);
       asked.tell("asked");
     }));
     {
-      const std::lock_guard<std::mutex> lock(over->mutex);
-      over->ends["late"] = std::make_shared<network::end>(network::end{9, std::move(waiting)});
+      const std::lock_guard<std::mutex> lock(net->mutex);
+      net->ends["late"] = std::make_shared<network::end>(network::end{9, std::move(waiting)});
     }
     auto given_up = VALUE(one.start<std::string>("late", "answers late"));
     CHECK(asked.next() == "asked" && way_back->is_wanted());
     given_up.cancel();
     CHECK(!way_back->is_wanted() && code(given_up.get()) == rdzv::status::cancelled);
-    const auto late = one.call_within<std::string>(std::chrono::milliseconds(10), "late", "answers late");
+    const auto late = one.call<std::string>({"late", std::chrono::milliseconds(10)}, "answers late");
     CHECK(code(late) == rdzv::status::timed_out && !way_back->is_wanted());
     way_back.reset();
     {
-      const std::lock_guard<std::mutex> lock(over->mutex);
-      over->ends.erase("late");
+      const std::lock_guard<std::mutex> lock(net->mutex);
+      net->ends.erase("late");
     }
 
     const auto busy = two.shutdown();
@@ -621,7 +616,7 @@ void own_rpc_backend() {
     CHECK(after.error().message() == "add at two: not sent: this worker was shut down");
     CHECK(code(one.notify("two", "nothing", std::vector<double>())) == rdzv::status::rpc_no_member);
   }
-  CHECK(over.use_count() == 1 && over->ends.empty());
+  CHECK(net.use_count() == 1 && net->ends.empty());
 }
 
 }  // namespace
@@ -658,7 +653,7 @@ void rpc_in_cpp() {
   // Numbers that are none of a worker's; -1 does not stand for one.
   const auto nobody = handlers();
   for (const std::int32_t rank : {-1, -2, 65536 + 1}) {
-    const auto refused = rdzv::rpc::create_over(store, "three", rank, -1, worker_options(), nobody);
+    const auto refused = rdzv::rpc::create("three", rank, -1, over(store, worker_options()), nobody);
     CHECK(refused.error().code() == rdzv::status::invalid_argument);
   }
   // By URL.

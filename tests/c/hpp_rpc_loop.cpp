@@ -45,13 +45,13 @@ void loops_refuse_the_same_numbers(const rdzv::store& store) {
   const auto nobody = VALUE(rdzv::rpc_handlers::create());
   auto loop = VALUE(rdzv::event_loop::create());
   for (const std::int32_t rank : {-2, 65536, 65536 + 1}) {
-    const auto waiting = rdzv::rpc::create_over(store, "three", rank, -1, worker_options(), nobody);
-    const auto refused = rdzv::loop_rpc::init_over(loop, store, "three", rank, -1, worker_options(), nobody);
+    const auto waiting = rdzv::rpc::create("three", rank, -1, over(store, worker_options()), nobody);
+    const auto refused = rdzv::loop_rpc::create(loop, "three", rank, -1, over(store, worker_options()), nobody);
     CHECK(refused.error().code() == rdzv::status::invalid_argument);
     CHECK(refused.error().message() == waiting.error().message());
   }
-  const auto waiting = rdzv::rpc::create_over(store, "three", -1, -1, worker_options(), nobody);
-  const auto nameless = VALUE(rdzv::loop_rpc::init_over(loop, store, "three", -1, -1, worker_options(), nobody));
+  const auto waiting = rdzv::rpc::create("three", -1, -1, over(store, worker_options()), nobody);
+  const auto nameless = VALUE(rdzv::loop_rpc::create(loop, "three", -1, -1, over(store, worker_options()), nobody));
   const auto event = next_of(loop, nameless, event_kind::rpc_joined);
   CHECK(event.failure->code() == rdzv::status::invalid_argument);
   CHECK(event.failure->message() == waiting.error().message());
@@ -64,7 +64,7 @@ void attempts_in_a_loop_are_cancelled(const rdzv::store& store) {
   const auto nobody = VALUE(rdzv::rpc_handlers::create());
   auto loop = VALUE(rdzv::event_loop::create());
   // The other one does not come.
-  const auto first = VALUE(rdzv::loop_rpc::init_over(loop, store, "first", 0, 2, options, nobody));
+  const auto first = VALUE(rdzv::loop_rpc::create(loop, "first", 0, 2, over(store, options), nobody));
   token.cancel();
   CHECK(next_of(loop, first, event_kind::rpc_joined).failure->code() == rdzv::status::cancelled);
 }
@@ -75,8 +75,8 @@ void workers_of_one_loop_call_each_other(const rdzv::store& store) {
   CHECK(answering.on_loop("add"));
   CHECK(answering.on_loop("add").error().code() == rdzv::status::already_registered);
   const auto options = worker_options();
-  auto one = VALUE(rdzv::loop_rpc::init_over(loop, store, "one", 1, 2, options, answering));
-  auto two = VALUE(rdzv::loop_rpc::init_over(loop, store, "two", 0, 2, options, answering));
+  auto one = VALUE(rdzv::loop_rpc::create(loop, "one", 1, 2, over(store, options), answering));
+  auto two = VALUE(rdzv::loop_rpc::create(loop, "two", 0, 2, over(store, options), answering));
   for (int i = 0; i < 2; ++i) {
     const auto event = await_event(loop);
     CHECK(event.kind == event_kind::rpc_joined && !event.failure);
@@ -88,62 +88,62 @@ void workers_of_one_loop_call_each_other(const rdzv::store& store) {
   {
     auto asked = VALUE(rdzv::rpc_request_of(loop));
     CHECK(!rdzv::rpc_request_of(loop));
-    CHECK(asked.request().caller() == "one" && asked.request().handler() == "add");
-    asked.answer_with([](const rdzv::rpc_request& request, int a, int b) { return a + b + (request.caller_id() - 1); });
-    CHECK(!asked.responder());
+    CHECK(asked.request.caller() == "one" && asked.request.handler() == "add");
+    asked.respond_with([](const rdzv::rpc_request& request, int a, int b) { return a + b + (request.caller_id() - 1); });
+    CHECK(!asked.responder);
   }
   end_of(loop, one, first);
-  CHECK(VALUE(rdzv::rpc_answer_of<int>(first)) == 3);
-  CHECK(VALUE(rdzv::rpc_answer_of<rdzv::rpc_bytes>(first)) == value_in(VALUE(first.outcome())));
-  const auto other = rdzv::rpc_answer_of<std::string>(first, "two", "add").error();
+  CHECK(VALUE(rdzv::rpc_response_of<int>(first)) == 3);
+  CHECK(VALUE(rdzv::rpc_response_of<rdzv::rpc_bytes>(first)) == value_in(VALUE(first.outcome())));
+  const auto other = rdzv::rpc_response_of<std::string>(first, "two", "add").error();
   CHECK(other.code() == rdzv::status::rpc_malformed && other.nodes() == strings{"two"} && other.operation() == "call");
-  CHECK(other.message() == "add at two: it answers (i32), and was called for (str)");
+  CHECK(other.message() == "add at two: it returns (i32), and was called for (str)");
 
   // One that is answered later, after one whose arguments cannot be read.
   CHECK(two.call(first, "one", "add", 5));
   next_of(loop, one, event_kind::rpc_request);
   auto kept = VALUE(rdzv::rpc_request_of(loop));
-  rdzv::rpc_responder later = std::move(kept.responder());
+  rdzv::rpc_responder later = std::move(kept.responder);
   CHECK(two.call(second, "one", "add", 7));
   next_of(loop, one, event_kind::rpc_request);
-  VALUE(rdzv::rpc_request_of(loop)).answer_with([](int a, int b) { return a * b; });
+  VALUE(rdzv::rpc_request_of(loop)).respond_with([](int a, int b) { return a * b; });
   end_of(loop, two, second);
-  const auto malformed = rdzv::rpc_answer_of<int>(second);
+  const auto malformed = rdzv::rpc_response_of<int>(second);
   CHECK(malformed.error().code() == rdzv::status::rpc_malformed && malformed.error().nodes() == strings{"one"});
   CHECK(malformed.error().cause() == "the types of the arguments do not match: add takes (i32,i32), was called with (i32)");
   std::move(later).send_value(25);
   end_of(loop, two, first);
-  CHECK(VALUE(rdzv::rpc_answer_of<int>(first)) == 25);
+  CHECK(VALUE(rdzv::rpc_response_of<int>(first)) == 25);
 #if defined(__cpp_exceptions)
   CHECK(one.call(first, "two", "add"));
   next_of(loop, two, event_kind::rpc_request);
-  VALUE(rdzv::rpc_request_of(loop)).answer_with([]() -> int { throw std::runtime_error("no such luck"); });
+  VALUE(rdzv::rpc_request_of(loop)).respond_with([]() -> int { throw std::runtime_error("no such luck"); });
   end_of(loop, one, first);
-  CHECK(rdzv::rpc_answer_of<int>(first).error().cause() == "no such luck");
+  CHECK(rdzv::rpc_response_of<int>(first).error().cause() == "no such luck");
 #endif
   // What nobody answers.
   auto caller = VALUE(one.handle());
   CHECK(one.on_loop("more") && caller.notify("one", "more", 7));
   next_of(loop, one, event_kind::rpc_request);
-  CHECK(!VALUE(rdzv::rpc_request_of(loop)).request().response_is_wanted());
+  CHECK(!VALUE(rdzv::rpc_request_of(loop)).request.response_is_wanted());
   const std::string large(std::size_t{1} << 20, 'x');
-  CHECK(caller.notify_bytes("two", "add", large));
+  CHECK(caller.notify("two", "add", rdzv::rpc_bytes{large}));
   next_of(loop, two, event_kind::rpc_request);
   {
     // They may outlive the event.
     const auto asked = VALUE(rdzv::rpc_request_of(loop));
-    const std::string_view lay_there = asked.request().bytes();
-    const rdzv::rpc_payload taken = asked.request().take();
+    const std::string_view lay_there = asked.request.bytes();
+    const rdzv::rpc_payload taken = asked.request.take();
     CHECK(!VALUE(loop.next_event()) && taken.bytes() == large && taken.bytes().data() == lay_there.data());
   }
-  CHECK(one.call_bytes(first, "two", "add", large));
+  CHECK(one.call(first, "two", "add", rdzv::rpc_bytes{large}));
   next_of(loop, two, event_kind::rpc_request);
   {
     auto asked = VALUE(rdzv::rpc_request_of(loop));
-    std::move(asked.responder()).send(std::string(asked.request().bytes()));
+    std::move(asked.responder).send(std::string(asked.request.bytes()));
   }
   end_of(loop, one, first);
-  CHECK(VALUE(rdzv::rpc_answer_of<rdzv::rpc_bytes>(first)) == large);
+  CHECK(VALUE(rdzv::rpc_response_of<rdzv::rpc_bytes>(first)) == large);
   // One that is cancelled while its handler has not answered.
   CHECK(one.call(first, "two", "add", 1, 2));
   next_of(loop, two, event_kind::rpc_request);
@@ -151,8 +151,8 @@ void workers_of_one_loop_call_each_other(const rdzv::store& store) {
     const auto asked = VALUE(rdzv::rpc_request_of(loop));
     CHECK(loop.cancel(first));
     end_of(loop, one, first);
-    CHECK(rdzv::rpc_answer_of<int>(first).error().code() == rdzv::status::cancelled);
-    CHECK(rdzv::rpc_answer_of<int>(first).error().nodes() == strings{"two"});
+    CHECK(rdzv::rpc_response_of<int>(first).error().code() == rdzv::status::cancelled);
+    CHECK(rdzv::rpc_response_of<int>(first).error().nodes() == strings{"two"});
   }
 
   CHECK(one.shutdown() && two.shutdown(rdzv::rpc_shutdown::graceful));
@@ -173,7 +173,7 @@ class mixed_group {
     options.init_method = "tcp://127.0.0.1:" + std::to_string(port);
     auto of_waiting = VALUE(rdzv::rpc_handlers::create());
     CHECK(of_waiting.on("refuse", [](int) -> rdzv::result<int> { return rdzv::error(RDZV_CONFLICT, nullptr); }));
-    CHECK(of_waiting.on_bytes("keep", [this](const rdzv::rpc_request&, rdzv::rpc_responder& responder) {
+    CHECK(of_waiting.on("keep", [this](const rdzv::rpc_request&, rdzv::rpc_responder& responder) {
       const std::lock_guard<std::mutex> lock(mutex_);
       kept_.push_back(std::move(responder));
     }));
@@ -183,7 +183,7 @@ class mixed_group {
     CHECK(of_looping.on_loop("add"));
     CHECK(of_looping.on("inline", [](int given) { return given + 1; }, rdzv::rpc_run::on_reactor));
     CHECK(of_looping.on("pooled", [](int given) { return given + 2; }));
-    looping_.emplace(VALUE(rdzv::loop_rpc::init(loop_, "looping", 2, -1, options, of_looping)));
+    looping_.emplace(VALUE(rdzv::loop_rpc::create(loop_, "looping", 2, -1, options, of_looping)));
     CHECK(!next_of(loop_, *looping_, event_kind::rpc_joined).failure);
     CHECK(VALUE(waiting_->next_event(patience))->name == "looping");
   }
@@ -194,15 +194,15 @@ class mixed_group {
     CHECK(VALUE(waiting_->call<int>(2, "pooled", 1)) == 3);
     auto sum = VALUE(waiting_->start<int>("looping", "add", 3, 4));
     next_of(loop_, *looping_, event_kind::rpc_request);
-    VALUE(rdzv::rpc_request_of(loop_)).answer_with([](int a, int b) { return a + b; });
+    VALUE(rdzv::rpc_request_of(loop_)).respond_with([](int a, int b) { return a + b; });
     CHECK(VALUE(sum.get()) == 7);
     // Whom a number names.
     CHECK(looping_->call(op_, 1, "add", 5, 6));
     end_of(loop_, *looping_, op_);
-    CHECK(VALUE(rdzv::rpc_answer_of<int>(op_)) == 11);
+    CHECK(VALUE(rdzv::rpc_response_of<int>(op_)) == 11);
     CHECK(looping_->call(op_, 2, "inline", 7));
     end_of(loop_, *looping_, op_);
-    CHECK(VALUE(rdzv::rpc_answer_of<int>(op_)) == 8);
+    CHECK(VALUE(rdzv::rpc_response_of<int>(op_)) == 8);
     CHECK(looping_->call(op_, 3, "add", 5, 6).error().code() == rdzv::status::rpc_unknown_worker);
   }
 
@@ -210,7 +210,7 @@ class mixed_group {
   void failures_are_told_whole() {
     CHECK(looping_->call(op_, "waiting", "refuse", 1));
     end_of(loop_, *looping_, op_);
-    const auto refused = rdzv::rpc_answer_of<int>(op_);
+    const auto refused = rdzv::rpc_response_of<int>(op_);
     const auto waited = waiting_->call<int>("waiting", "refuse", 1);
     CHECK(refused.error().code() == rdzv::status::rpc_handler_failed);
     CHECK(refused.error().cause() == "conflict" && refused.error().cause() == waited.error().cause());
@@ -218,14 +218,14 @@ class mixed_group {
     CHECK(refused.error().operation() == "call" && refused.error().operation() == waited.error().operation());
     CHECK(refused.error().phase() == waited.error().phase());
     const std::chrono::milliseconds patient{50};
-    CHECK(looping_->call_within(patient, op_, "waiting", "keep"));
+    CHECK(looping_->call(op_, {"waiting", patient}, "keep"));
     end_of(loop_, *looping_, op_);
-    const auto late = rdzv::rpc_answer_of(op_);
+    const auto late = rdzv::rpc_response_of(op_);
     CHECK(late.error().code() == rdzv::status::timed_out && late.error().elapsed() >= patient);
     CHECK(late.error().nodes() == strings{"waiting"});
     CHECK(looping_->call(op_, "waiting", "none"));
     end_of(loop_, *looping_, op_);
-    const auto none = rdzv::rpc_answer_of(op_);
+    const auto none = rdzv::rpc_response_of(op_);
     CHECK(none.error().code() == rdzv::status::rpc_no_handler && none.error().nodes() == strings{"waiting"});
   }
 
@@ -236,12 +236,12 @@ class mixed_group {
     CHECK(added.member() != looping_->member() && added.on_loop("asked"));
     CHECK(looping_->call(op_, "waiting", "asked", 20));
     next_of(loop_, added, event_kind::rpc_request);
-    VALUE(rdzv::rpc_request_of(loop_)).answer_with([](int given) { return given + 1; });
+    VALUE(rdzv::rpc_request_of(loop_)).respond_with([](int given) { return given + 1; });
     end_of(loop_, *looping_, op_);
-    CHECK(VALUE(rdzv::rpc_answer_of<int>(op_)) == 21);
+    CHECK(VALUE(rdzv::rpc_response_of<int>(op_)) == 21);
     CHECK(added.call(op_, "looping", "pooled", 1));
     end_of(loop_, added, op_);
-    CHECK(VALUE(rdzv::rpc_answer_of<int>(op_)) == 3);
+    CHECK(VALUE(rdzv::rpc_response_of<int>(op_)) == 3);
 
     CHECK(looping_->shutdown());
     bool has_left = false, is_over = false;

@@ -130,16 +130,16 @@ rdzv::rpc_handlers handlers() {
     return counted;
   }));
   CHECK(made.on("literal", [](int given) { return given > 0 ? "above" : "not above"; }));
-  CHECK(made.on_bytes("return", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
+  CHECK(made.on("return", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
     const std::string_view lay_there = request.bytes();
     auto taken = request.take();
     CHECK(taken.bytes().data() == lay_there.data());
     std::move(responder).send_payload(std::move(taken));
   }));
-  CHECK(made.on_bytes("echo", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
+  CHECK(made.on("echo", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
     std::move(responder).send(std::string(request.bytes()));
   }));
-  CHECK(made.on_bytes("append", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
+  CHECK(made.on("append", [](const rdzv::rpc_request& request, rdzv::rpc_responder& responder) {
     std::move(responder).send(std::string(request.bytes()) + " and so on");
   }));
   return made;
@@ -161,13 +161,13 @@ void types_are_compared(const rdzv::rpc& one) {
   refused(one.call<int>("two", "add", std::pair(1, 2)), "add takes (i32,i32), was called with ((i32,i32))");
   refused(one.call<int>("two", "add"), "add takes (i32,i32), was called with ()");
   refused(one.call("two", "check", "?"), "check takes (), was called with (str)");
-  refused(one.call_bytes("two", "add", std::string(8, 'x')), "add takes (i32,i32), was called with bytes without types");
-  refused(one.call_bytes("two", "check", "\1\2"), "check takes (), was called with bytes without types");
+  refused(one.call<rdzv::rpc_bytes>("two", "add", rdzv::rpc_bytes{std::string(8, 'x')}), "add takes (i32,i32), was called with bytes without types");
+  refused(one.call<rdzv::rpc_bytes>("two", "check", rdzv::rpc_bytes{"\1\2"}), "check takes (), was called with bytes without types");
   // Whatever cannot be seen is not repeated.
-  refused(one.call_bytes("two", "add", std::string("\2\0\n\n", 4)), "was called with bytes without types");
-  const auto cut = one.call_bytes("two", "add", std::string("\7\0i32,i32\1\2\3", 12));
+  refused(one.call<rdzv::rpc_bytes>("two", "add", rdzv::rpc_bytes{std::string("\2\0\n\n", 4)}), "was called with bytes without types");
+  const auto cut = one.call<rdzv::rpc_bytes>("two", "add", rdzv::rpc_bytes{std::string("\7\0i32,i32\1\2\3", 12)});
   refused(cut, "the request cannot be read: add: argument 1 of 2 is cut off");
-  refused(one.call_bytes("two", "add", std::string("\7\0i32,i32\1\0\0\0\2\0\0\0\3", 18)),
+  refused(one.call<rdzv::rpc_bytes>("two", "add", rdzv::rpc_bytes{std::string("\7\0i32,i32\1\0\0\0\2\0\0\0\3", 18)}),
           "add: 1 bytes follow its 2 arguments");
 
   // One type has several names here, and one there.
@@ -183,22 +183,22 @@ void types_are_compared(const rdzv::rpc& one) {
   CHECK(VALUE(one.call<std::string>("two", "literal", 1)) == "above");
 
   const auto answer = [](const auto& outcome) { return outcome.error().message(); };
-  CHECK(answer(one.call<float>("two", "add", 1, 2)) == "add at two: it answers (i32), and was called for (f32)");
-  CHECK(answer(one.call("two", "add", 1, 2)) == "add at two: it answers (i32), and was called for ()");
-  CHECK(answer(one.call<int>("two", "check")) == "check at two: it answers (), and was called for (i32)");
+  CHECK(answer(one.call<float>("two", "add", 1, 2)) == "add at two: it returns (i32), and was called for (f32)");
+  CHECK(answer(one.call("two", "add", 1, 2)) == "add at two: it returns (i32), and was called for ()");
+  CHECK(answer(one.call<int>("two", "check")) == "check at two: it returns (), and was called for (i32)");
   CHECK(VALUE(one.call<int>("two", "echo", 1)) == 1);
-  CHECK(answer(one.call<int>("two", "append", 1)) == "append at two: the answer cannot be read as (i32)");
+  CHECK(answer(one.call<int>("two", "append", 1)) == "append at two: the response cannot be read as (i32)");
   CHECK(answer(one.call<int>("two", "append")) ==
-        "append at two: it answers bytes without types, and was called for (i32)");
+        "append at two: it returns bytes without types, and was called for (i32)");
 }
 
 // Answers as bytes: those that were received, which nobody copies.
 void bytes_are_not_copied(const rdzv::rpc& one) {
   const std::string large(std::size_t{3} << 20, 'z');
-  const rdzv::rpc_payload answer = VALUE(one.call_bytes<rdzv::rpc_payload>("two", "return", large));
+  const rdzv::rpc_payload answer = VALUE(one.call<rdzv::rpc_payload>("two", "return", rdzv::rpc_bytes{large}));
   CHECK(answer.bytes() == large);
-  CHECK(VALUE(one.call_bytes<rdzv::rpc_payload>("two", "return", "")).bytes().empty());
-  auto future = VALUE(one.start_bytes<rdzv::rpc_payload>("two", "return", large));
+  CHECK(VALUE(one.call<rdzv::rpc_payload>("two", "return", rdzv::rpc_bytes{""})).bytes().empty());
+  auto future = VALUE(one.start<rdzv::rpc_payload>("two", "return", rdzv::rpc_bytes{large}));
   CHECK(VALUE(future.get()).bytes() == large);
   // Of a typed handler the types come first.
   const rdzv::rpc_payload sum = VALUE(one.call<rdzv::rpc_payload>("two", "add", 1, 2));
@@ -217,8 +217,8 @@ void rpc_types_in_cpp() {
   rdzv::rpc_options options;
   options.rpc_timeout = patience;
   options.host = "127.0.0.1";
-  const auto one = VALUE(rdzv::rpc::create_over(store, "one", 1, -1, options, handlers()));
-  const auto two = VALUE(rdzv::rpc::create_over(store, "two", 2, -1, options, handlers()));
+  const auto one = VALUE(rdzv::rpc::create("one", 1, -1, over(store, options), handlers()));
+  const auto two = VALUE(rdzv::rpc::create("two", 2, -1, over(store, options), handlers()));
   types_are_compared(one);
   bytes_are_not_copied(one);
 }

@@ -1,9 +1,6 @@
 // A second unit with the same header: whatever it does not declare `inline` would now be there twice.
 #include <rendezvous.hpp>
-#include <rendezvous/custom_rendezvous.hpp>
-#include <rendezvous/custom_rpc.hpp>
-#include <rendezvous/custom_store.hpp>
-#include <rendezvous/custom_workers.hpp>
+#include <rendezvous/plugin.hpp>
 
 #include <string>
 

@@ -2,7 +2,7 @@
 // hpp_second.cpp, with and without exceptions.
 #include "hpp_check.hpp"
 
-#include <rendezvous/custom_store.hpp>
+#include <rendezvous/plugin.hpp>
 
 #include <chrono>
 #include <condition_variable>
@@ -58,7 +58,9 @@ rdzv::store connect(const rdzv::server& server, const rdzv::context* context = n
 void operations() {
   rdzv::server server = start();
   CHECK(server.address() == "127.0.0.1:" + std::to_string(server.port()));
+  CHECK(rdzv::version() == RDZV_VERSION_STRING && rdzv::abi_version() == RDZV_ABI_VERSION);
   rdzv::store store = connect(server);
+  CHECK(store.peer() == server.address());
   using strings = std::vector<std::string>;
   const std::string odd("a\0b\xff", 4);
   DONE(store.set("key", "value"));
@@ -249,7 +251,7 @@ void stores_without_a_server() {
   {
     auto mutex = std::make_shared<std::mutex>();
     auto values = std::make_shared<std::map<std::string, std::string>>();
-    const auto code = [witness, mutex, values](const rdzv::store_request& asked, rdzv::plugin_reply& told) {
+    const auto code = [witness, mutex, values](const rdzv::store_request& asked, rdzv::reply& told) {
       const std::lock_guard<std::mutex> guard(*mutex);
       switch (asked.operation) {
         case RDZV_STORE_SET:

@@ -190,9 +190,13 @@ fn values_that_do_not_travel_are_refused_with_what_to_do() {
         ("worker.notify(\"w\", \"x\", a)", "name one, as in `enum colour : int`"),
         (
             "worker.call<std::vector<std::string_view>>(\"w\", \"x\")",
-            "a std::string_view cannot outlive the answer",
+            "a std::string_view cannot outlive the response",
         ),
-        ("worker.call_bytes<int>(\"w\", \"x\", {})", "rdzv::rpc_bytes or rdzv::rpc_payload"),
+        (
+            "worker.notify(\"w\", \"x\", rdzv::rpc_bytes(), 1)",
+            "rdzv::rpc_bytes is the only argument of its call",
+        ),
+        ("handlers.on(\"x\", [](auto) {})", "a handler is a function, or an object with one call operator"),
     ];
     // One unit for all: the headers take the compiler longer than the cases. It refuses each type once.
     let mut unit = String::from(
