@@ -141,6 +141,40 @@ fn header_is_read_rightly_by_these_tests() {
     assert_eq!(structs[0].fields, ["one", "two", "three"]);
 }
 
+/// What C++ programs get from C as it is, besides the release.
+const NOT_IN_CPP: [(&str, &str); 3] = [
+    ("RDZV_STORE_", "the numbers of the operations that a custom store is asked for"),
+    ("RDZV_WHY_", "reasons for the end of a round, a lease or a session are these numbers in C++, too"),
+    ("RDZV_CHANGE_DELETE", "a change without a value"),
+];
+
+#[test]
+fn cpp_headers_use_every_function_and_constant_of_c() {
+    let entries = std::fs::read_dir(folder().join("rendezvous")).expect("the folder of the headers");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let cpp = paths.filter(|path| path.extension().is_some_and(|suffix| suffix == "hpp"));
+    let texts: Vec<String> = cpp.map(|path| std::fs::read_to_string(path).expect("a header")).collect();
+    let code = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.trim_start().starts_with("//"));
+    let is_part = |letter: char| letter == '_' || letter.is_ascii_alphanumeric();
+    let used: BTreeSet<&str> = code.flat_map(|line| line.split(|letter| !is_part(letter))).collect();
+    let header = text();
+    let (with_reason, constants): (Vec<_>, Vec<_>) = constants(&header)
+        .into_iter()
+        .filter(|name| name != "RDZV_ABI_VERSION")
+        .partition(|name| NOT_IN_CPP.iter().any(|(prefix, _)| name.starts_with(prefix)));
+    let left_out: Vec<_> = functions(&header)
+        .into_iter()
+        .chain(constants)
+        .filter(|name| !used.contains(name.as_str()))
+        .collect();
+    assert!(left_out.is_empty(), "no C++ header uses {left_out:?}");
+    for (prefix, reason) in NOT_IN_CPP {
+        let is_there =
+            with_reason.iter().any(|name| name.starts_with(prefix) && !used.contains(name.as_str()));
+        assert!(is_there, "nothing of C is left out because of: {reason}");
+    }
+}
+
 #[test]
 fn abi_version_is_the_same_in_header_and_sources() {
     let wanted = format!("#define RDZV_ABI_VERSION {}\n", rendezvous::RDZV_ABI_VERSION);
