@@ -5,9 +5,7 @@
 //! file waits while the console makes progress, and continues without it after a stall of [`CONSOLE_STALL`].
 
 use crate::limits::{CONSOLE_BYTES_MAX, CONSOLE_FULL_BYTES, CONSOLE_STALL};
-use alloc::format;
-use alloc::vec::Vec;
-use rendezvous_core::time::Instant;
+use rendezvous_core::prelude::*;
 
 /// Whether a stream's output is stored elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,13 +42,11 @@ impl ConsoleBacklog {
     }
 
     /// Returns the bytes to write next.
-    #[must_use]
     pub fn unsent(&self) -> &[u8] {
         &self.bytes[self.taken..]
     }
 
     /// Returns whether the console has accepted everything.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.unsent().is_empty()
     }
@@ -86,19 +82,16 @@ impl ConsoleBacklog {
     }
 
     /// Returns whether streams that can wait have to wait.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         self.unsent().len() >= CONSOLE_FULL_BYTES
     }
 
     /// Returns whether more may be read from a stream that is shown here.
-    #[must_use]
     pub fn lets_read(&self, now: Instant, need: Need) -> bool {
         !self.is_full() || (need == Need::Stored && self.stalls_at().is_some_and(|at| now >= at))
     }
 
     /// Returns when the console counts as stalled, unless it accepts something before.
-    #[must_use]
     pub fn stalls_at(&self) -> Option<Instant> {
         self.is_full().then(|| self.moved_at + CONSOLE_STALL)
     }

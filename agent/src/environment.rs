@@ -1,9 +1,7 @@
 //! Environment variables of a worker. Their names and values are those of PyTorch's elastic agent.
 
 use super::group::{Worker, WorkerGroup};
-use alloc::borrow::ToOwned;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 
 /// Values common to all workers of one start.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,9 +8,7 @@
 //! failure, whose other fields are still reported.
 
 use crate::limits::ERROR_FILE_BYTES_MAX;
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
@@ -141,7 +139,6 @@ pub struct NewError<'a> {
 
 /// Returns the content of an error file. PyTorch's readers show only `py_callstack` if it is present, so it contains
 /// the message, too.
-#[must_use]
 pub fn encode(error: &NewError<'_>) -> Vec<u8> {
     let mut extra = Map::new();
     extra.extend(error.extra.iter().map(|(name, text)| (name.to_string(), Value::from(*text))));
@@ -162,7 +159,6 @@ pub fn encode(error: &NewError<'_>) -> Vec<u8> {
 
 /// Returns a worker's error file with the exit code added, for the agent's own error file. Content that cannot be
 /// parsed is returned unchanged.
-#[must_use]
 pub fn with_error_code(bytes: &[u8], exit_code: i32) -> Vec<u8> {
     let Ok(mut data) = json(bytes) else { return bytes.to_vec() };
     if let Some(Value::Object(message)) = data.get_mut("message") {

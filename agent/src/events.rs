@@ -10,11 +10,8 @@ use super::observer::Happened;
 use super::phase::Phase;
 use super::supervisor::{Notice, Outcome, Supervisor};
 use super::watchdog::ExpiredTimer;
-use alloc::borrow::ToOwned;
-use alloc::format;
-use alloc::string::{String, ToString};
+use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::SortedMap;
-use rendezvous_core::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 /// Values that do not change during a run.
@@ -68,7 +65,6 @@ struct Detail<'a> {
 
 impl EventRecorder {
     /// Creates a recorder for an agent that has not begun.
-    #[must_use]
     pub fn new(facts: EventFacts) -> Self {
         Self {
             facts,

@@ -6,9 +6,7 @@ mod text;
 
 use crate::error_file::{ErrorFile, ErrorFileNote, object};
 use crate::watchdog::ExpiredTimer;
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::sort_by;
 use serde_json::Value;
 pub use signals::signal_name;
@@ -81,7 +79,6 @@ pub struct ProcessFailure {
 
 impl ProcessFailure {
     /// Creates the failure from the end of a worker.
-    #[must_use]
     pub fn new(node: NodeIdentity<'_>, end: WorkerEnd) -> Self {
         let mut failure = Self {
             host: node.host.to_string(),
@@ -141,7 +138,6 @@ impl ProcessFailure {
     }
 
     /// Returns the name of the signal that killed the worker.
-    #[must_use]
     pub fn signal(&self) -> Option<&'static str> {
         (self.exit_code < 0).then(|| signal_name(-self.exit_code).unwrap_or(NOT_AVAILABLE))
     }
@@ -192,7 +188,6 @@ pub struct WorkerGroupFailure {
 
 impl WorkerGroupFailure {
     /// Combines failures, of which the first is the root cause; `None` if there are none.
-    #[must_use]
     pub fn new(name: &str, mut failures: Vec<ProcessFailure>) -> Option<Self> {
         if failures.is_empty() {
             return None;
@@ -203,7 +198,6 @@ impl WorkerGroupFailure {
     }
 
     /// Returns the report as JSON. The guide on the agent documents its schema.
-    #[must_use]
     pub fn to_json(&self) -> Value {
         let others: Vec<Value> = self.others.iter().map(ProcessFailure::to_json).collect();
         object([

@@ -1,54 +1,28 @@
 //! The workers of one agent, as seen from outside.
 
 use super::failure::signal_name;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::fmt;
+use rendezvous_core::named::named;
+use rendezvous_core::prelude::*;
 
-/// State of a group of workers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum WorkerState {
-    /// The agent can no longer observe its workers, and ends.
-    Unknown,
-    /// The workers are not started.
-    #[default]
-    Init,
-    /// The workers run.
-    Healthy,
-    /// The workers run, and at least one hangs.
-    Unhealthy,
-    /// The agent stopped the workers.
-    Stopped,
-    /// All workers succeeded.
-    Succeeded,
-    /// At least one worker failed.
-    Failed,
-}
-
-impl WorkerState {
-    /// All states.
-    pub const ALL: [Self; 7] = [
-        Self::Unknown,
-        Self::Init,
-        Self::Healthy,
-        Self::Unhealthy,
-        Self::Stopped,
-        Self::Succeeded,
-        Self::Failed,
-    ];
-
-    /// Returns the name in PyTorch's events and metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "UNKNOWN",
-            Self::Init => "INIT",
-            Self::Healthy => "HEALTHY",
-            Self::Unhealthy => "UNHEALTHY",
-            Self::Stopped => "STOPPED",
-            Self::Succeeded => "SUCCEEDED",
-            Self::Failed => "FAILED",
-        }
+named! {
+    /// State of a group of workers.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum WorkerState {
+        /// The agent can no longer observe its workers, and ends.
+        Unknown: "UNKNOWN",
+        /// The workers are not started.
+        #[default]
+        Init: "INIT",
+        /// The workers run.
+        Healthy: "HEALTHY",
+        /// The workers run, and at least one hangs.
+        Unhealthy: "UNHEALTHY",
+        /// The agent stopped the workers.
+        Stopped: "STOPPED",
+        /// All workers succeeded.
+        Succeeded: "SUCCEEDED",
+        /// At least one worker failed.
+        Failed: "FAILED",
     }
 }
 
@@ -69,33 +43,28 @@ pub enum ExitStatus {
 
 impl ExitStatus {
     /// Returns whether the process succeeded.
-    #[must_use]
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Code(0))
     }
 
     /// Returns whether the process was killed from outside or by an invalid access or instruction. A program does not
     /// end like this because a peer ended, unlike by an exit code or an abort.
-    #[must_use]
     pub const fn is_violent(self) -> bool {
         matches!(self, Self::Signal(SIGILL | SIGBUS | SIGFPE | SIGKILL | SIGSEGV))
     }
 
     /// Returns whether it is a crash: a violent end or an abort. An abort may follow from a peer's end, as an exit code
     /// may, but not from a stop signal.
-    #[must_use]
     pub const fn is_crash(self) -> bool {
         self.is_violent() || matches!(self, Self::Signal(SIGABRT))
     }
 
     /// Returns whether `SIGKILL` ended the process.
-    #[must_use]
     pub const fn is_killed(self) -> bool {
         matches!(self, Self::Signal(SIGKILL))
     }
 
     /// Returns the exit code as one number, as in PyTorch: a signal is negative.
-    #[must_use]
     pub const fn exit_code(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -160,7 +129,6 @@ pub struct Worker {
 
 impl Worker {
     /// Returns the ranks that identify it in messages.
-    #[must_use]
     pub const fn ranks(&self) -> WorkerRanks {
         WorkerRanks { global_rank: self.global_rank, local_rank: self.local_rank }
     }
@@ -189,7 +157,6 @@ pub struct WorkerGroup {
 
 impl WorkerGroup {
     /// Returns the ranks of the worker with this local rank, if there is one.
-    #[must_use]
     pub fn ranks_of(&self, local_rank: u32) -> Option<WorkerRanks> {
         self.workers.get(usize::try_from(local_rank).ok()?).map(Worker::ranks)
     }

@@ -3,9 +3,7 @@
 use super::events::Watched;
 use super::group::WorkerGroup;
 use super::phase::Phase;
-use alloc::format;
-use alloc::string::{String, ToString};
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 use serde_json::json;
 
 /// Longest time without progress of a healthy agent that monitors its workers' timers.
@@ -55,7 +53,6 @@ pub struct Health {
 
 impl Health {
     /// Creates the health of an agent that makes progress at `now`.
-    #[must_use]
     pub const fn new(
         phase: Phase,
         now: Instant,
@@ -73,14 +70,12 @@ impl Health {
     }
 
     /// Returns whether the agent is healthy: it has made progress recently, if it must.
-    #[must_use]
     pub fn is_well(&self, now: Instant) -> bool {
         let must = self.liveness_policy == LivenessPolicy::Watchful && self.phase == Phase::Running;
         !must || now.since(self.progress) <= PROGRESS_MAX
     }
 
     /// Returns the body of a response.
-    #[must_use]
     pub fn to_json(&self, now: Instant) -> String {
         let age_ms = u64::try_from(now.since(self.progress).as_millis()).unwrap_or(u64::MAX);
         json!({
@@ -112,7 +107,6 @@ pub enum Request {
 
 impl Request {
     /// Parses all bytes that were read from a connection so far.
-    #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
@@ -128,7 +122,6 @@ impl Request {
     }
 
     /// Returns the whole response, after which the connection is closed; `None` while the request is incomplete.
-    #[must_use]
     pub fn answer(self, health: &Health, now: Instant) -> Option<String> {
         let (status, body) = match self {
             Self::Incomplete => return None,

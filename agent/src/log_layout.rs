@@ -14,9 +14,7 @@
 
 use crate::limits::RUN_FOLDER_BYTES_MAX;
 use crate::streams::{LocalRanksFilter, StdSetting, Stream};
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 
 /// Whether output files are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +66,6 @@ pub enum Destination {
 
 impl Files {
     /// Returns the setting for a log folder: the null device discards files.
-    #[must_use]
     pub fn in_folder(path: &[u8]) -> Self {
         if path == b"/dev/null" { Self::Discarded } else { Self::Kept }
     }
@@ -76,7 +73,6 @@ impl Files {
 
 impl LogSettings {
     /// Returns the destination of a stream. The last lines of standard error are available for all destinations.
-    #[must_use]
     pub fn destination(&self, local_rank: u32, stream: Stream) -> Destination {
         let is_tee = self.tee.of(local_rank).includes(stream);
         let is_file = is_tee || self.redirects.of(local_rank).includes(stream);
@@ -94,7 +90,6 @@ impl LogSettings {
     }
 
     /// Returns the texts of which a line of the stream must contain one to be duplicated.
-    #[must_use]
     pub fn needles(&self, stream: Stream) -> &[String] {
         match stream {
             Stream::Stdout => &self.stdout_needles,
@@ -103,7 +98,6 @@ impl LogSettings {
     }
 
     /// Returns whether the lines of the stream that contain a needle have a file.
-    #[must_use]
     pub fn has_filtered_file(&self, stream: Stream) -> bool {
         self.files == Files::Kept && !self.needles(stream).is_empty()
     }
@@ -111,7 +105,6 @@ impl LogSettings {
 
 /// Returns the name of a run's folder. Letters, digits and `._-` of the run ID stay, and all other characters become
 /// `_`.
-#[must_use]
 pub fn run_folder(run_id: &str, random: u32) -> String {
     let is_safe = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
     let safe = run_id.chars().map(|character| if is_safe(character) { character } else { '_' });
@@ -124,13 +117,11 @@ pub fn run_folder(run_id: &str, random: u32) -> String {
 }
 
 /// Returns the name of an attempt's folder, in the folder of the run.
-#[must_use]
 pub fn attempt_folder(attempt: u64) -> String {
     format!("attempt_{attempt}")
 }
 
 /// Returns the name of a stream's file, in the folder of its worker.
-#[must_use]
 pub const fn stream_file(stream: Stream) -> &'static str {
     match stream {
         Stream::Stdout => "stdout.log",
@@ -139,7 +130,6 @@ pub const fn stream_file(stream: Stream) -> &'static str {
 }
 
 /// Returns the name of the file for lines of all workers that contain a needle, in the folder of the attempt.
-#[must_use]
 pub const fn filtered_file(stream: Stream) -> &'static str {
     match stream {
         Stream::Stdout => "filtered_stdout.log",

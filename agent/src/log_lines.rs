@@ -11,8 +11,7 @@
 
 use crate::limits::{LINE_BYTES_MAX, TAIL_LINE_BYTES_MAX, TAIL_LINES};
 use alloc::collections::VecDeque;
-use alloc::string::String;
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 
 /// Output of the lines. The caller empties it.
 #[derive(Debug, Default)]
@@ -56,14 +55,12 @@ enum End {
 
 impl LogLines {
     /// Creates a stream that shows its lines.
-    #[must_use]
     pub fn new(prefix: Vec<u8>, needles: &[String]) -> Self {
         let needles = needles.iter().map(|needle| needle.as_bytes().to_vec()).collect();
         Self { prefix: Some(prefix), needles, ..Self::unshown() }
     }
 
     /// Creates a stream that shows nothing and only keeps the last lines.
-    #[must_use]
     pub fn unshown() -> Self {
         Self {
             prefix: None,
@@ -101,7 +98,6 @@ impl LogLines {
     }
 
     /// Returns the last lines, including an incomplete one.
-    #[must_use]
     pub fn tail(&self) -> Vec<String> {
         let mut tail = self.tail.clone();
         if !self.pending.is_empty() {

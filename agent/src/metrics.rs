@@ -5,9 +5,7 @@ use super::observer::Happened;
 use super::phase::Phase;
 use super::reason::Reason;
 use super::supervisor::{Notice, Outcome, Supervisor, Timing};
-use alloc::format;
-use core::fmt;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 
 /// Group of the metrics in PyTorch's agent.
 pub const GROUP: &str = "torchelastic";

@@ -4,6 +4,7 @@
 //! It blocks on nothing. Calls to the rendezvous and to the round's store leave it as [`Output::Call`]; the driver
 //! makes them on any thread and passes each answer to [`AgentNode::handle`]. At most two calls are pending at a time:
 //! one to the rendezvous, and one to the round's store.
+use rendezvous_core::prelude::*;
 
 mod assignment;
 mod exit_barrier;
@@ -22,15 +23,11 @@ use crate::spec::{SpecError, WorkerSpec};
 use crate::supervisor::{self, InputError, Membership, Notice, Supervisor};
 use crate::worker_event::WorkerEvent;
 use crate::worker_store::{Named, WorkerStores};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use assignment::AssignmentSettings;
 use member::Member;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
 use rendezvous_core::sorted::SortedMap;
-use rendezvous_core::time::{Duration, Instant};
 use request::{Answer, CallFailure, Request};
 use round_store::RoundStore;
 
@@ -200,13 +197,11 @@ impl AgentNode {
     }
 
     /// Returns the supervisor of the workers, for inspection.
-    #[must_use]
     pub const fn supervisor(&self) -> &Supervisor {
         &self.supervisor
     }
 
     /// Returns the store of the workers. Present from [`supervisor::Output::Start`] until the next round.
-    #[must_use]
     pub const fn start_store(&self) -> Option<&StartStore> {
         self.round_store.start_store()
     }
@@ -223,7 +218,6 @@ impl AgentNode {
     }
 
     /// Returns when [`AgentNode::handle_timeout`] is due.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.supervisor.poll_timeout(), self.member.poll_timeout()].into_iter().flatten().min()
     }
@@ -280,7 +274,6 @@ impl AgentNode {
 
     /// Returns the report that the next step passes to the supervisor.
     #[doc(hidden)]
-    #[must_use]
     pub fn next_report(&self) -> Option<&supervisor::Input> {
         self.calls.reports.front()
     }

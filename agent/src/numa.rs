@@ -5,10 +5,9 @@
 //! first. That matches the position of the accelerators on the usual hosts, and works without any.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
 use core::fmt::Write;
+use rendezvous_core::opaque::opaque_debug;
+use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::sort_by;
 
 /// Processors of a worker.
@@ -59,14 +58,9 @@ pub struct Host<'a> {
     pub allowed: Cpus,
 }
 
-impl core::fmt::Debug for Host<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Host").field("allowed", &self.allowed).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Host<'_>);
 
 /// Parses a list of numbers in the kernel's format, `0-3,8`. `None` if it is invalid.
-#[must_use]
 pub fn parse_list(text: &str) -> Option<Cpus> {
     /// Larger than the number of processors of any host.
     const MAX: u32 = 1 << 16;
@@ -83,7 +77,6 @@ pub fn parse_list(text: &str) -> Option<Cpus> {
 }
 
 /// Returns the list in the same format, which `numactl` accepts.
-#[must_use]
 pub fn write_list(numbers: &Cpus) -> String {
     let mut text = String::new();
     let mut rest = numbers.iter().copied().peekable();

@@ -1,29 +1,31 @@
 //! Life cycle of an agent: its phases and the transitions between them.
 
-/// Phase of an agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
-    /// The agent has not begun.
-    #[default]
-    Idle,
-    /// It joins the rendezvous, and waits for a round.
-    Meeting,
-    /// It agrees on the ranks of its workers.
-    Assigning,
-    /// It starts its workers.
-    Starting,
-    /// Its workers run.
-    Running,
-    /// It stops its workers, to join the rendezvous again.
-    Restarting,
-    /// Its workers have succeeded, and it waits for the other agents.
-    ExitBarrier,
-    /// It stops all its descendants for good.
-    Ending,
-    /// It leaves the rendezvous.
-    Closing,
-    /// It has ended.
-    Over,
+named! {
+    /// Phase of an agent.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Phase {
+        /// The agent has not begun.
+        #[default]
+        Idle: "idle",
+        /// It joins the rendezvous, and waits for a round.
+        Meeting: "meeting",
+        /// It agrees on the ranks of its workers.
+        Assigning: "assigning",
+        /// It starts its workers.
+        Starting: "starting",
+        /// Its workers run.
+        Running: "running",
+        /// It stops its workers, to join the rendezvous again.
+        Restarting: "restarting",
+        /// Its workers have succeeded, and it waits for the other agents.
+        ExitBarrier: "exit_barrier",
+        /// It stops all its descendants for good.
+        Ending: "ending",
+        /// It leaves the rendezvous.
+        Closing: "closing",
+        /// It has ended.
+        Over: "over",
+    }
 }
 
 /// Event that changes the phase.
@@ -54,12 +56,9 @@ pub enum PhaseEvent {
 }
 
 use Phase::{Assigning, Closing, Ending, ExitBarrier, Idle, Meeting, Over, Restarting, Running, Starting};
+use rendezvous_core::named::named;
 
 impl Phase {
-    /// All phases.
-    pub const ALL: [Self; 10] =
-        [Idle, Meeting, Assigning, Starting, Running, Restarting, ExitBarrier, Ending, Closing, Over];
-
     /// Returns the phase after `event`; `None` if the event is not allowed.
     #[must_use]
     pub const fn on(self, event: PhaseEvent) -> Option<Self> {
@@ -78,23 +77,6 @@ impl Phase {
             (Closing, E::Close) => Over,
             _ => return None,
         })
-    }
-
-    /// Returns the name in logs and events.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Idle => "idle",
-            Meeting => "meeting",
-            Assigning => "assigning",
-            Starting => "starting",
-            Running => "running",
-            Restarting => "restarting",
-            ExitBarrier => "exit_barrier",
-            Ending => "ending",
-            Closing => "closing",
-            Over => "over",
-        }
     }
 }
 

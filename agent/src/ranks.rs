@@ -3,10 +3,7 @@
 //! job.
 
 use super::group::Worker;
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 use serde_json::{Value, json};
 
 /// First ranks of an agent's workers, and the numbers of workers.
@@ -24,7 +21,6 @@ pub struct Ranks {
 
 impl Ranks {
     /// Returns the ranks of an agent if all agents have one role and size.
-    #[must_use]
     pub fn of_identical(group_rank: u64, group_world_size: u64, local_world_size: u32) -> Self {
         let (first, all) =
             (group_rank * u64::from(local_world_size), group_world_size * u64::from(local_world_size));
@@ -32,7 +28,6 @@ impl Ranks {
     }
 
     /// Returns the workers that begin at these ranks.
-    #[must_use]
     pub fn workers(&self, local_world_size: u32) -> Vec<Worker> {
         let worker = |local_rank: u32| Worker {
             local_rank,
@@ -48,19 +43,16 @@ impl Ranks {
 }
 
 /// Returns the key of an agent's role and size.
-#[must_use]
 pub fn role_info_key(group_rank: u64) -> String {
     format!("torchelastic/role_info/{group_rank}")
 }
 
 /// Returns the key of the ranks assigned to an agent.
-#[must_use]
 pub fn assigned_ranks_key(group_rank: u64) -> String {
     format!("torchelastic/assigned_ranks/{group_rank}")
 }
 
 /// Returns the value of an agent's role, size and name. PyTorch's agents have no name, and ignore it.
-#[must_use]
 pub fn role_info(role: &str, group_rank: u64, local_world_size: u32, name: &str) -> Vec<u8> {
     json!({ "role": role, "rank": group_rank, "local_world_size": local_world_size, "agent": name })
         .to_string()
@@ -68,7 +60,6 @@ pub fn role_info(role: &str, group_rank: u64, local_world_size: u32, name: &str)
 }
 
 /// Returns the name of the agent that wrote its role and size, if it is there.
-#[must_use]
 pub fn agent_name(role_info: &[u8]) -> Option<String> {
     let info: Value = serde_json::from_slice(role_info).ok()?;
     Some(info.get("agent")?.as_str()?.to_string())
@@ -148,7 +139,6 @@ fn read_role_info(value: &[u8]) -> Option<(String, u64)> {
 }
 
 /// Returns the value for the ranks assigned to an agent.
-#[must_use]
 pub fn assigned(ranks: &Ranks) -> Vec<u8> {
     json!([ranks.global_rank_first, ranks.world_size, ranks.role_rank_first, ranks.role_world_size])
         .to_string()

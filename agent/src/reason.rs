@@ -2,9 +2,7 @@
 
 use super::group::{ExitStatus, WorkerRanks};
 use super::watchdog::ExpiredTimer;
-use alloc::boxed::Box;
-use core::fmt;
-use rendezvous_core::time::Duration;
+use rendezvous_core::prelude::*;
 
 /// Source of a request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +163,6 @@ pub enum Reason {
 
 impl Reason {
     /// Returns whether this may be a consequence of another agent's death that is reported later.
-    #[must_use]
     pub const fn may_follow_a_death(&self) -> bool {
         match self {
             Self::WorkerFailed { exit, .. } => !exit.is_violent(),

@@ -22,7 +22,6 @@ impl Roster {
     }
 
     /// Returns whether this is a worker of the start that has not ended.
-    #[must_use]
     pub fn has(&self, attempt: u64, local_rank: u32) -> bool {
         let index = usize::try_from(local_rank).unwrap_or(usize::MAX);
         attempt == self.attempt && self.lives.get(index).is_some_and(|lives| *lives)
@@ -44,7 +43,6 @@ impl Roster {
     }
 
     /// Returns whether no worker is alive.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.lives.contains(&true)
     }

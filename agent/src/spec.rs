@@ -1,8 +1,5 @@
 //! Configuration of an agent.
-
-use alloc::boxed::Box;
-use alloc::string::String;
-use rendezvous_core::time::Duration;
+use rendezvous_core::prelude::*;
 
 /// Maximum number of workers of one agent.
 pub const LOCAL_WORLD_SIZE_MAX: u32 = 4096;
@@ -62,7 +59,6 @@ pub struct WorkerSpec {
 
 impl WorkerSpec {
     /// Creates a spec for workers of the role `default`, with PyTorch's number of restarts and timeouts.
-    #[must_use]
     pub fn new(local_world_size: u32) -> Self {
         Self {
             role: "default".into(),

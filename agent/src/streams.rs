@@ -1,7 +1,6 @@
 //! The user's selection of workers' output: which streams, of which local ranks, and which lines.
 
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 use thiserror::Error;
 
 /// One of a worker's two streams.
@@ -18,7 +17,6 @@ impl Stream {
     pub const ALL: [Self; 2] = [Self::Stdout, Self::Stderr];
 
     /// Returns `stdout` or `stderr`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -43,7 +41,6 @@ pub enum Std {
 
 impl Std {
     /// Returns the set for torchrun's number.
-    #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             0 => Some(Self::None),
@@ -55,7 +52,6 @@ impl Std {
     }
 
     /// Returns whether the stream is in the set.
-    #[must_use]
     pub const fn includes(self, stream: Stream) -> bool {
         match stream {
             Stream::Stdout => matches!(self, Self::Out | Self::Both),
@@ -106,7 +102,6 @@ impl StdSetting {
     }
 
     /// Returns the streams of one worker.
-    #[must_use]
     pub fn of(&self, local_rank: u32) -> Std {
         match self {
             Self::All(streams) => *streams,
@@ -154,7 +149,6 @@ impl LocalRanksFilter {
     }
 
     /// Returns whether the console shows this local rank.
-    #[must_use]
     pub fn lets_pass(&self, local_rank: u32) -> bool {
         match self {
             Self::All => true,
@@ -165,7 +159,6 @@ impl LocalRanksFilter {
 
 /// Parses a list of texts, one of which a line must contain to be duplicated. They are separated by `,`, and `,,` is a
 /// comma within a text. Empty texts are dropped: every line contains them.
-#[must_use]
 pub fn parse_needles(text: &str) -> Vec<String> {
     let mut needles = Vec::new();
     let mut needle = String::new();

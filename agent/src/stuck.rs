@@ -28,19 +28,16 @@ pub enum ObservedState {
 
 impl StuckWatch {
     /// Creates a detector that reports hangs of at least `timeout`.
-    #[must_use]
     pub const fn new(timeout: Duration) -> Self {
         Self { timeout, since: SortedMap::new(), checked_at: None }
     }
 
     /// Returns the interval between checks: a tenth of the timeout, from 20 ms to 1 s.
-    #[must_use]
     pub fn interval(&self) -> Duration {
         (self.timeout / 10).clamp(Duration::from_millis(20), Duration::from_secs(1))
     }
 
     /// Returns when to check all workers next; call [`StuckWatch::begin_check`] then.
-    #[must_use]
     pub fn due(&self) -> Instant {
         self.checked_at.map_or(Instant::ORIGIN, |checked_at| checked_at + self.interval())
     }

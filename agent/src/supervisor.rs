@@ -3,6 +3,7 @@
 //! It joins the rendezvous, has the workers started, and decides how to react to a worker's death, a waiting node or a
 //! signal. It starts no process and blocks on nothing: work to do leaves it as [`Output`], and results enter it as
 //! [`Input`].
+use rendezvous_core::prelude::*;
 
 mod backoff;
 mod blame;
@@ -25,11 +26,8 @@ use super::phase::{Phase, PhaseEvent};
 use super::reason::{NoRound, Reason, StartFailure, StopCause, WaitFailure};
 use super::spec::{SpecError, WorkerSpec};
 use super::worker_event::WorkerEvent;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::format;
-use alloc::vec::Vec;
-use rendezvous_core::time::{Duration, Instant, PauseDetector, Poller};
+use rendezvous_core::time::{PauseDetector, Poller};
 
 /// A failure with no restart left. It ends the job unless a peer's death caused it.
 #[derive(Debug)]
@@ -165,31 +163,26 @@ impl Supervisor {
     }
 
     /// Returns the spec that the agent was created with.
-    #[must_use]
     pub const fn spec(&self) -> &WorkerSpec {
         &self.spec
     }
 
     /// Returns the current phase.
-    #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
     /// Returns the worker group in its current state.
-    #[must_use]
     pub const fn group(&self) -> &WorkerGroup {
         &self.group
     }
 
     /// Returns how many more failures the agent answers with a restart.
-    #[must_use]
     pub const fn restarts_left(&self) -> u32 {
         self.restarts_left
     }
 
     /// Returns the outcome, once it is certain.
-    #[must_use]
     pub const fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
     }
@@ -201,7 +194,6 @@ impl Supervisor {
 
     /// Returns when [`Supervisor::handle_timeout`] is due: at the next deadline, and once a second until then, so that
     /// a pause of the process is measured to the second.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadline().map(|deadline| deadline.min(self.pause_detector.called_at() + WAKE_INTERVAL))
     }
@@ -733,7 +725,6 @@ impl Supervisor {
 
 impl Timing {
     /// Returns the whole restart time, from the death of a worker to the start of the last new one.
-    #[must_use]
     pub fn total(&self) -> Duration {
         self.detect + self.stop + self.rendezvous + self.assign + self.start
     }

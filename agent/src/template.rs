@@ -6,12 +6,9 @@
 //! unchanged. Texts are bytes, because arguments need not be UTF-8.
 
 use crate::limits::PREFIX_BYTES_MAX;
-use alloc::format;
-use alloc::string::ToString;
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 
 /// Returns the template with names replaced by values.
-#[must_use]
 pub fn substitute(template: &[u8], values: &[(&str, &str)]) -> Vec<u8> {
     let mut text = Vec::with_capacity(template.len());
     let mut rest = template;
@@ -51,7 +48,6 @@ fn value_of<'a>(name: &[u8], values: &[(&str, &'a str)]) -> Option<&'a [u8]> {
 }
 
 /// Returns an argument of a worker.
-#[must_use]
 pub fn argument(template: &[u8], local_rank: u32) -> Vec<u8> {
     substitute(template, &[("local_rank", &local_rank.to_string())])
 }
@@ -71,7 +67,6 @@ pub struct Origin<'a> {
 
 /// Returns the prefix of a worker's lines on the console: the template with its values, or torchrun's `[role0]:`
 /// without a template. It is cut to [`PREFIX_BYTES_MAX`], because it is written once for each line.
-#[must_use]
 pub fn line_prefix(template: Option<&str>, origin: &Origin<'_>) -> Vec<u8> {
     let local_rank = origin.local_rank.to_string();
     let mut prefix = match template {

@@ -9,15 +9,11 @@
 //! seconds since 1970, on this host's clock) has passed, the process gets the signal of the timer that expired first
 //! among those with a signal, and all its timers are removed.
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
-use core::fmt;
 use rendezvous_core::ordered::Set;
+use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::SortedMap;
-use rendezvous_core::time::{Duration, Instant, PauseDetector};
+use rendezvous_core::time::PauseDetector;
 use serde_json::Value;
 
 /// Maximum length of a line in bytes, without its end: the size up to which a write to a pipe is atomic.
@@ -60,7 +56,6 @@ pub struct ExpiredTimer {
 
 /// Returns the line, with its end, by which process `pid` sets its timer of `scope`, which expires at `expires` since
 /// 1970, or removes it (`None`). Returns `None` if it would have more than [`LINE_BYTES_MAX`] bytes.
-#[must_use]
 pub fn timer_line(pid: u32, scope: &str, expires: Option<Duration>, signal: i32) -> Option<String> {
     let (scope, expires) = (Value::from(scope), expires.map_or(-1.0, |expires| expires.as_secs_f64()));
     let line = format!(
@@ -218,7 +213,6 @@ impl Watchdog {
     }
 
     /// Returns when [`Watchdog::next_expired`] is due, since 1970.
-    #[must_use]
     pub fn due(&self) -> Option<Duration> {
         self.due.first().map(|(due, _)| due)
     }
@@ -244,13 +238,11 @@ impl Watchdog {
     }
 
     /// Returns the number of running timers.
-    #[must_use]
     pub const fn len(&self) -> usize {
         self.count
     }
 
     /// Returns whether no timer runs.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }

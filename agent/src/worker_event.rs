@@ -3,9 +3,7 @@
 use crate::group::ExitStatus;
 use crate::reason::StartFailure;
 use crate::watchdog::ExpiredTimer;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 
 /// Event of the workers.
 #[derive(Clone, Debug, PartialEq)]

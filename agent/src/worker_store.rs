@@ -35,7 +35,6 @@ pub enum Named {
 
 impl WorkerStores {
     /// Creates the state for an agent. `of_rendezvous` says which process serves the store of the rendezvous.
-    #[must_use]
     pub const fn new(named: Named, of_rendezvous: AgentStore) -> Self {
         Self { named, of_rendezvous, was_shared: false }
     }
@@ -57,7 +56,6 @@ impl WorkerStores {
 
 impl WorkerStore {
     /// Returns which process serves the store.
-    #[must_use]
     pub const fn served(self) -> AgentStore {
         match self {
             Self::Named => AgentStore::OfRankZero,

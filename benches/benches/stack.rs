@@ -7,7 +7,6 @@
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use rendezvous_core::driver::loop_client::{Loop, LoopEvent, SessionEvent};
 use rendezvous_core::driver::native_client::{NativeClient, NativeClientOptions, NativeRequest};
-use rendezvous_core::driver::native_store::NativeStore;
 use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
@@ -27,7 +26,7 @@ fn client(server: &Server) -> Store {
 fn native_client(server: &Server) -> Store {
     let session =
         NativeClient::connect("127.0.0.1", server.local_addr().port(), NativeClientOptions::default());
-    Store::over(Arc::new(NativeStore::new(&session.expect("the server listens"))))
+    Store::over(Arc::new(session.expect("the server listens")))
 }
 
 /// Each thread drives its own socket in c10d; a session is driven by its thread, to which the caller hands each call.

@@ -2,6 +2,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::failure::{Failure, Report};
+use crate::log::value_name;
 use crate::open_files;
 use crate::units;
 use clap::builder::BoolishValueParser;
@@ -85,18 +86,6 @@ enum Work {
     Add,
     Check,
     Barrier,
-}
-
-impl Work {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Set => "set",
-            Self::Get => "get",
-            Self::Add => "add",
-            Self::Check => "check",
-            Self::Barrier => "barrier",
-        }
-    }
 }
 
 pub(crate) fn run(arguments: &BenchArguments) -> ExitCode {
@@ -272,7 +261,7 @@ impl Load {
 
 /// Results of one work.
 struct Figures {
-    work: &'static str,
+    work: String,
     connections: u32,
     depth: u32,
     per_second: f64,
@@ -288,7 +277,7 @@ impl Figures {
             |percent: usize| latencies.get(last * percent / 100).map_or(0.0, |span| span.as_secs_f64() * 1e6);
         let count = u32::try_from(latencies.len()).map_or(f64::INFINITY, f64::from);
         Self {
-            work: work.name(),
+            work: value_name(work),
             connections: arguments.connections,
             depth: if work == Work::Barrier { 1 } else { arguments.depth },
             per_second: count / elapsed.as_secs_f64(),
@@ -307,7 +296,7 @@ impl Figures {
     fn json(&self) -> String {
         let [p50, p90, p99, max] = self.latencies_us;
         json!({
-            "work": self.work, "connections": self.connections, "depth": self.depth, "per_second": self.per_second,
+            "work": &self.work, "connections": self.connections, "depth": self.depth, "per_second": self.per_second,
             "p50_us": p50, "p90_us": p90, "p99_us": p99, "max_us": max,
         })
         .to_string()

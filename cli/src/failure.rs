@@ -82,7 +82,7 @@ impl Failure {
     fn to_json(&self) -> Value {
         let mut fields = Map::new();
         let mut put = |name: &str, value: Value| fields.insert(name.into(), value);
-        put("kind", kind_name(self.kind).into());
+        put("kind", self.kind.name().into());
         put("message", self.message.as_str().into());
         if let Some(call) = &self.call {
             put("operation", operation_name(call.operation()).into());
@@ -106,79 +106,12 @@ pub(crate) fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-const fn kind_name(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::TimedOut => "timed_out",
-        ErrorKind::Refused => "refused",
-        ErrorKind::ServerGone => "server_gone",
-        ErrorKind::WrongProtocol => "wrong_protocol",
-        ErrorKind::Unresolved => "unresolved",
-        ErrorKind::Unreachable => "unreachable",
-        ErrorKind::Cancelled => "cancelled",
-        ErrorKind::LimitExceeded => "limit_exceeded",
-        ErrorKind::QueueEmpty => "queue_empty",
-        ErrorKind::InvalidArgument => "invalid_argument",
-        ErrorKind::Unsupported => "unsupported",
-        ErrorKind::Corrupt => "corrupt",
-        ErrorKind::Reentrant => "reentrant",
-        ErrorKind::Io => "io",
-        ErrorKind::Exhausted => "exhausted",
-        ErrorKind::NotFound => "not_found",
-        ErrorKind::Conflict => "conflict",
-        ErrorKind::StaleRound => "stale_round",
-        ErrorKind::Compacted => "compacted",
-        ErrorKind::SessionEnded => "session_ended",
-        ErrorKind::Closed => "closed",
-        ErrorKind::Replaced => "replaced",
-    }
-}
-
 /// An operation as it is called on the command line.
-pub(crate) const fn operation_name(operation: Operation) -> &'static str {
+pub(crate) fn operation_name(operation: Operation) -> String {
     match operation {
-        Operation::CompareSet => "compare-set",
-        Operation::NumKeys => "num-keys",
-        Operation::MultiGet => "multi-get",
-        Operation::MultiSet => "multi-set",
-        Operation::QueuePush => "queue-push",
-        Operation::QueuePop => "queue-pop",
-        Operation::QueueLen => "queue-len",
-        Operation::ListKeys => "list",
-        Operation::BarrierByKeys => "barrier",
-        Operation::CancelWait
-        | Operation::CheckIn
-        | Operation::WaitForWorkers
-        | Operation::Connect
-        | Operation::Open
-        | Operation::Set
-        | Operation::Get
-        | Operation::Add
-        | Operation::Check
-        | Operation::Wait
-        | Operation::Delete
-        | Operation::Append
-        | Operation::Ping
-        | Operation::Barrier
-        | Operation::DeletePrefix
-        | Operation::Txn
-        | Operation::Batch
-        | Operation::Watch
-        | Operation::LeaseGrant
-        | Operation::LeaseAttach
-        | Operation::LeaseRenew
-        | Operation::LeaseRevoke
-        | Operation::BarrierCancel
-        | Operation::Join
-        | Operation::Standby
-        | Operation::Leave
-        | Operation::Close
-        | Operation::Members
-        | Operation::RunInfo
-        | Operation::Session
-        | Operation::NamedBarrier
-        | Operation::LeaseWait
-        | Operation::RoundEvent
-        | Operation::Bye => operation.name(),
+        Operation::ListKeys => "list".into(),
+        Operation::BarrierByKeys => "barrier".into(),
+        other => other.name().replace('_', "-"),
     }
 }
 

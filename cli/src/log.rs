@@ -49,6 +49,11 @@ pub(crate) struct LogStyle {
     arguments: LogArguments,
 }
 
+/// Returns the name of an argument's value.
+pub(crate) fn value_name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 impl LogArguments {
     pub(crate) const fn of(self, command: &'static str) -> LogStyle {
         LogStyle { command, arguments: self }
@@ -81,7 +86,7 @@ impl LogStyle {
     fn line_with(self, level: LogLevel, message: &str, configuration: Option<&Configuration>) -> String {
         let Self { command, arguments } = self;
         let time = format_rfc3339_millis(UNIX_EPOCH + since_1970());
-        let level = level.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        let level = value_name(level);
         match arguments.log_format {
             LogFormat::Text => {
                 let configuration = configuration.map_or_else(String::new, |values| format!(": {values}"));

@@ -9,10 +9,8 @@ pub mod barrier;
 pub mod get_all;
 mod survey;
 
+use crate::prelude::*;
 use crate::store::call::Outcome;
-use crate::time::Instant;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// Value that PyTorch writes where only the existence of the key matters.
 pub const IGNORED_VALUE: &[u8] = b"<val_ignored>";

@@ -1,60 +1,62 @@
 //! Failures as data that needs no allocator, and the one-sentence message of a failure.
 
+use crate::named::named;
 use crate::time::Duration;
 use core::fmt;
 
-/// Operation of a caller, for errors and logs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "named as the calls are")]
-pub enum Operation {
-    Connect,
-    Open,
-    Set,
-    CompareSet,
-    Get,
-    Add,
-    Check,
-    Wait,
-    NumKeys,
-    Delete,
-    Append,
-    MultiGet,
-    MultiSet,
-    CancelWait,
-    Ping,
-    QueuePush,
-    QueuePop,
-    QueueLen,
-    ListKeys,
-    Barrier,
-    BarrierByKeys,
-    CheckIn,
-    WaitForWorkers,
-    DeletePrefix,
-    Txn,
-    Batch,
-    Watch,
-    LeaseGrant,
-    LeaseAttach,
-    LeaseRenew,
-    LeaseRevoke,
-    BarrierCancel,
-    Join,
-    Standby,
-    Leave,
-    Close,
-    Members,
-    RunInfo,
-    Bye,
-    Session,
-    NamedBarrier,
-    LeaseWait,
-    RoundEvent,
+named! {
+    /// Operation of a caller, for errors and logs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[allow(missing_docs, reason = "named as the calls are")]
+    pub enum Operation {
+        Connect: "connect",
+        Open: "open",
+        Set: "set",
+        CompareSet: "compare_set",
+        Get: "get",
+        Add: "add",
+        Check: "check",
+        Wait: "wait",
+        NumKeys: "num_keys",
+        Delete: "delete",
+        Append: "append",
+        MultiGet: "multi_get",
+        MultiSet: "multi_set",
+        CancelWait: "cancel_wait",
+        Ping: "ping",
+        QueuePush: "queue_push",
+        QueuePop: "queue_pop",
+        QueueLen: "queue_len",
+        ListKeys: "list_keys",
+        Barrier: "barrier",
+        BarrierByKeys: "barrier (by keys)",
+        CheckIn: "check_in",
+        WaitForWorkers: "wait_for_workers",
+        DeletePrefix: "delete_prefix",
+        Txn: "txn",
+        Batch: "batch",
+        Watch: "watch",
+        LeaseGrant: "lease_grant",
+        LeaseAttach: "lease_attach",
+        LeaseRenew: "lease_renew",
+        LeaseRevoke: "lease_revoke",
+        BarrierCancel: "barrier_cancel",
+        Join: "join",
+        Standby: "standby",
+        Leave: "leave",
+        Close: "close",
+        Members: "members",
+        RunInfo: "run_info",
+        Bye: "bye",
+        Session: "session",
+        NamedBarrier: "barrier",
+        LeaseWait: "lease_wait",
+        RoundEvent: "next_event",
+    }
 }
 
 impl Operation {
     /// Returns whether the operation is one of a node in a run, so that its failure is a rendezvous failure.
-    #[must_use]
     pub const fn is_of_the_rendezvous(self) -> bool {
         matches!(
             self,
@@ -69,58 +71,7 @@ impl Operation {
         )
     }
 
-    /// Returns the name in errors and logs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Open => "open",
-            Self::Set => "set",
-            Self::CompareSet => "compare_set",
-            Self::Get => "get",
-            Self::Add => "add",
-            Self::Check => "check",
-            Self::Wait => "wait",
-            Self::NumKeys => "num_keys",
-            Self::Delete => "delete",
-            Self::Append => "append",
-            Self::MultiGet => "multi_get",
-            Self::MultiSet => "multi_set",
-            Self::CancelWait => "cancel_wait",
-            Self::Ping => "ping",
-            Self::QueuePush => "queue_push",
-            Self::QueuePop => "queue_pop",
-            Self::QueueLen => "queue_len",
-            Self::ListKeys => "list_keys",
-            Self::Barrier => "barrier",
-            Self::BarrierByKeys => "barrier (by keys)",
-            Self::CheckIn => "check_in",
-            Self::WaitForWorkers => "wait_for_workers",
-            Self::DeletePrefix => "delete_prefix",
-            Self::Txn => "txn",
-            Self::Batch => "batch",
-            Self::Watch => "watch",
-            Self::LeaseGrant => "lease_grant",
-            Self::LeaseAttach => "lease_attach",
-            Self::LeaseRenew => "lease_renew",
-            Self::LeaseRevoke => "lease_revoke",
-            Self::BarrierCancel => "barrier_cancel",
-            Self::Join => "join",
-            Self::Standby => "standby",
-            Self::Leave => "leave",
-            Self::Close => "close",
-            Self::Members => "members",
-            Self::RunInfo => "run_info",
-            Self::Bye => "bye",
-            Self::Session => "session",
-            Self::NamedBarrier => "barrier",
-            Self::LeaseWait => "lease_wait",
-            Self::RoundEvent => "next_event",
-        }
-    }
-
     /// Returns whether the operation leaves the store unchanged, so that it may be repeated.
-    #[must_use]
     pub const fn reads_only(self) -> bool {
         matches!(
             self,
@@ -143,7 +94,6 @@ impl Operation {
 
     /// Returns the effect of a wait that the store has accepted and that ends without a release. An arrival at a
     /// barrier that is made of keys stays counted.
-    #[must_use]
     pub const fn effect_when_given_up(self) -> Effect {
         match self {
             Self::Barrier | Self::BarrierByKeys => Effect::Kept,
@@ -152,7 +102,6 @@ impl Operation {
     }
 
     /// Returns whether the operation is one on queues.
-    #[must_use]
     pub const fn is_of_queues(self) -> bool {
         matches!(self, Self::QueuePush | Self::QueuePop | Self::QueueLen)
     }
@@ -166,145 +115,120 @@ impl Operation {
     }
 }
 
-/// Kind of a failure, for callers that handle failures differently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ErrorKind {
-    /// The deadline passed.
-    TimedOut,
-    /// No process listens at the address.
-    Refused,
-    /// The connection ended during the operation.
-    ServerGone,
-    /// The peer violated the protocol.
-    WrongProtocol,
-    /// The host name has no address.
-    Unresolved,
-    /// There is no route to the address.
-    Unreachable,
-    /// The caller cancelled the operation.
-    Cancelled,
-    /// An argument or an answer exceeds a limit.
-    LimitExceeded,
-    /// The queue was empty.
-    QueueEmpty,
-    /// An argument is invalid.
-    InvalidArgument,
-    /// A store of this kind does not support the operation.
-    Unsupported,
-    /// The stored data cannot be parsed.
-    Corrupt,
-    /// The code of a store backend called back into the handle that is calling it.
-    Reentrant,
-    /// The operating system reported another error.
-    Io,
-    /// The process or the system has run out of descriptors, threads or memory.
-    Exhausted,
-    /// The key, lease, run or round does not exist.
-    NotFound,
-    /// The request contradicts an earlier request of another client.
-    Conflict,
-    /// The round has ended, and its keys can no longer be changed.
-    StaleRound,
-    /// The history does not reach back that far.
-    Compacted,
-    /// The session at the server has ended.
-    SessionEnded,
-    /// The run is closed permanently.
-    Closed,
-    /// Another session has joined under the node's name.
-    Replaced,
+named! {
+    /// Kind of a failure, for callers that handle failures differently.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum ErrorKind {
+        /// The deadline passed.
+        TimedOut: "timed_out",
+        /// No process listens at the address.
+        Refused: "refused",
+        /// The connection ended during the operation.
+        ServerGone: "server_gone",
+        /// The peer violated the protocol.
+        WrongProtocol: "wrong_protocol",
+        /// The host name has no address.
+        Unresolved: "unresolved",
+        /// There is no route to the address.
+        Unreachable: "unreachable",
+        /// The caller cancelled the operation.
+        Cancelled: "cancelled",
+        /// An argument or an answer exceeds a limit.
+        LimitExceeded: "limit_exceeded",
+        /// The queue was empty.
+        QueueEmpty: "queue_empty",
+        /// An argument is invalid.
+        InvalidArgument: "invalid_argument",
+        /// A store of this kind does not support the operation.
+        Unsupported: "unsupported",
+        /// The stored data cannot be parsed.
+        Corrupt: "corrupt",
+        /// The code of a store backend called back into the handle that is calling it.
+        Reentrant: "reentrant",
+        /// The operating system reported another error.
+        Io: "io",
+        /// The process or the system has run out of descriptors, threads or memory.
+        Exhausted: "exhausted",
+        /// The key, lease, run or round does not exist.
+        NotFound: "not_found",
+        /// The request contradicts an earlier request of another client.
+        Conflict: "conflict",
+        /// The round has ended, and its keys can no longer be changed.
+        StaleRound: "stale_round",
+        /// The history does not reach back that far.
+        Compacted: "compacted",
+        /// The session at the server has ended.
+        SessionEnded: "session_ended",
+        /// The run is closed permanently.
+        Closed: "closed",
+        /// Another session has joined under the node's name.
+        Replaced: "replaced",
+    }
 }
 
-/// Phase of an operation at the time of a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
-    /// The host name was being resolved.
-    Resolving,
-    /// A connection was being established.
-    Connecting,
-    /// The peer had not yet shown that it is a store.
-    Greeting,
-    /// The request was being sent.
-    Sending,
-    /// The request was sent, and no byte of the answer had arrived.
-    Waiting,
-    /// Part of the answer had arrived.
-    Receiving,
-    /// The file was being opened.
-    Opening,
-    /// The file was being locked.
-    Locking,
-    /// The file was being read.
-    Reading,
-    /// The file was being written.
-    Writing,
-    /// Code of the program was running, such as a store backend.
-    Calling,
-}
-
-impl Phase {
-    /// Returns the name in errors and logs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Resolving => "resolving",
-            Self::Connecting => "connecting",
-            Self::Greeting => "greeting",
-            Self::Sending => "sending",
-            Self::Waiting => "waiting",
-            Self::Receiving => "receiving",
-            Self::Opening => "opening",
-            Self::Locking => "locking",
-            Self::Reading => "reading",
-            Self::Writing => "writing",
-            Self::Calling => "calling",
-        }
+named! {
+    /// Phase of an operation at the time of a failure.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Phase {
+        /// The host name was being resolved.
+        Resolving: "resolving",
+        /// A connection was being established.
+        Connecting: "connecting",
+        /// The peer had not yet shown that it is a store.
+        Greeting: "greeting",
+        /// The request was being sent.
+        Sending: "sending",
+        /// The request was sent, and no byte of the answer had arrived.
+        Waiting: "waiting",
+        /// Part of the answer had arrived.
+        Receiving: "receiving",
+        /// The file was being opened.
+        Opening: "opening",
+        /// The file was being locked.
+        Locking: "locking",
+        /// The file was being read.
+        Reading: "reading",
+        /// The file was being written.
+        Writing: "writing",
+        /// Code of the program was running, such as a store backend.
+        Calling: "calling",
     }
 }
 
 /// What the protocol allows at the point of a violation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Due {
     /// The echo of this number.
+    #[error("an echo of {0:#x}")]
     Echo(u32),
     /// The answer to CHECK: 0 or 1.
+    #[error("0 or 1 as the answer to a check")]
     CheckAnswer,
     /// The end of a wait: 0.
+    #[error("0 as the end of a wait")]
     StopWaiting,
     /// The answer to CANCEL_WAIT: 1.
+    #[error("1 as the end of a cancelled wait")]
     WaitCanceled,
     /// A length of at most this, in bytes.
+    #[error("a length of at most {0} bytes")]
     Length(u64),
     /// A count of items, from 0 to this number.
+    #[error("a count of at most {0}")]
     Count(u64),
     /// No bytes at all.
+    #[error("nothing")]
     Silence,
 }
 
 /// Violation of the protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} was due and {seen:#x} came", DueText(.due))]
+#[error("{due} was due and {seen:#x} came")]
 pub struct Violation {
     /// What the protocol allows.
     pub due: Due,
     /// What was received, as a number.
     pub seen: u64,
-}
-
-struct DueText<'a>(&'a Due);
-
-impl fmt::Display for DueText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Due::Echo(nonce) => write!(f, "an echo of {nonce:#x}"),
-            Due::CheckAnswer => f.write_str("0 or 1 as the answer to a check"),
-            Due::StopWaiting => f.write_str("0 as the end of a wait"),
-            Due::WaitCanceled => f.write_str("1 as the end of a cancelled wait"),
-            Due::Length(max) => write!(f, "a length of at most {max} bytes"),
-            Due::Count(max) => write!(f, "a count of at most {max}"),
-            Due::Silence => f.write_str("nothing"),
-        }
-    }
 }
 
 /// Exceeded limit of a request, detected before any of the request was sent.
@@ -448,13 +372,11 @@ pub struct Failure {
 
 impl Failure {
     /// Makes a failure without effect. The caller fills in the elapsed time.
-    #[must_use]
     pub const fn new(kind: ErrorKind, phase: Phase, cause: Cause) -> Self {
         Self { kind, phase, elapsed: Duration::ZERO, cause, effect: Effect::None }
     }
 
     /// Makes the failure of an operation that exceeds a limit.
-    #[must_use]
     pub const fn limit(phase: Phase, limit: LimitError) -> Self {
         Self::new(ErrorKind::LimitExceeded, phase, Cause::Limit(limit))
     }

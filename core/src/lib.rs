@@ -30,9 +30,16 @@ pub mod error;
 #[doc(hidden)]
 pub mod ids;
 pub mod limits;
+#[doc(hidden)]
+pub mod named;
+#[doc(hidden)]
+pub mod opaque;
 #[cfg(feature = "alloc")]
 #[doc(hidden)]
 pub mod ordered;
+#[cfg(feature = "alloc")]
+#[doc(hidden)]
+pub mod prelude;
 #[doc(hidden)]
 pub mod rng;
 #[cfg(feature = "alloc")]

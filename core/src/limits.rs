@@ -266,13 +266,11 @@ pub struct ClientLimits {
 
 impl ClientLimits {
     /// Maximum number of concurrent connections.
-    #[must_use]
     pub fn connections_max(&self) -> usize {
         self.connections_max.max(2)
     }
 
     /// Returns the maximum number of connections that waiting calls use.
-    #[must_use]
     pub fn waiting_connections_max(&self) -> usize {
         self.connections_max() - 1
     }

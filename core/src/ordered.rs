@@ -5,13 +5,10 @@
 //! Values that are not numbers are stored in a list beside the tree. See docs/adr/0012-size-of-maps.md.
 
 use crate::ids::ConnId;
-use crate::time::{Duration, Instant};
+use crate::prelude::*;
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Range;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::borrow::Borrow;
-use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};
 
@@ -31,67 +28,34 @@ pub trait Id: Copy {
 
 pub type Pair = (u64, u64);
 
-impl Number for u64 {
-    fn number(self) -> u64 {
-        self
-    }
+/// Implements [`Number`]: how a value becomes a number, and the number the value again.
+macro_rules! numbers {
+    ($($type:ty: $value:ident => $to:expr, $number:ident => $from:expr);* $(;)?) => {$(
+        #[allow(clippy::cast_possible_truncation, reason = "only results of `number` are converted back")]
+        impl $crate::ordered::Number for $type {
+            fn number(self) -> u64 {
+                let $value = self;
+                $to
+            }
 
-    fn from_number(number: u64) -> Self {
-        number
-    }
+            fn from_number($number: u64) -> Self {
+                $from
+            }
+        }
+    )*};
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "only results of `number` are converted back")]
-impl Number for u32 {
-    fn number(self) -> u64 {
-        self.into()
-    }
+pub(crate) use numbers;
 
-    fn from_number(number: u64) -> Self {
-        number as Self
-    }
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "only results of `number` are converted back")]
-impl Number for usize {
-    fn number(self) -> u64 {
-        self as u64
-    }
-
-    fn from_number(number: u64) -> Self {
-        number as Self
-    }
-}
-
-impl Number for Instant {
-    fn number(self) -> u64 {
-        self.as_nanos()
-    }
-
-    fn from_number(number: u64) -> Self {
-        Self::from_nanos(number)
-    }
-}
-
-/// Up to 584 years; longer spans are that one.
-impl Number for Duration {
-    fn number(self) -> u64 {
-        self.as_nanos().try_into().unwrap_or(u64::MAX)
-    }
-
-    fn from_number(number: u64) -> Self {
-        Self::from_nanos(number)
-    }
-}
-
-impl Number for ConnId {
-    fn number(self) -> u64 {
-        u64::from(self.index) << 32 | u64::from(self.generation)
-    }
-
-    fn from_number(number: u64) -> Self {
-        Self { index: u32::from_number(number >> 32), generation: u32::from_number(number) }
-    }
+numbers! {
+    u64: value => value, number => number;
+    u32: value => value.into(), number => number as Self;
+    usize: value => value as u64, number => number as Self;
+    Instant: at => at.as_nanos(), number => Self::from_nanos(number);
+    // Up to 584 years; longer spans are that one.
+    Duration: span => span.as_nanos().try_into().unwrap_or(u64::MAX), number => Self::from_nanos(number);
+    ConnId: conn => u64::from(conn.index) << 32 | u64::from(conn.generation),
+        number => Self { index: u32::from_number(number >> 32), generation: u32::from_number(number) };
 }
 
 impl<N: Number> Id for N {

@@ -15,25 +15,21 @@ impl Instant {
     pub const MAX: Self = Self(u64::MAX);
 
     /// Returns the instant `nanos` nanoseconds after the origin.
-    #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Returns the instant `millis` milliseconds after the origin.
-    #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
     /// Returns the nanoseconds since the origin.
-    #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Returns the time since `earlier`; zero when `earlier` is later.
-    #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -81,13 +77,11 @@ pub struct PauseDetector {
 
 impl PauseDetector {
     /// Creates the detector of a state machine that is created at `now`.
-    #[must_use]
     pub const fn new(now: Instant, poller: Poller) -> Self {
         Self { poller, called_at: now, unproven: Duration::ZERO }
     }
 
     /// Returns when the state machine was last called.
-    #[must_use]
     pub const fn called_at(&self) -> Instant {
         self.called_at
     }

@@ -49,7 +49,6 @@ pub struct WorkersWait {
 
 impl WorkersWait {
     /// Creates a wait until `world_size` workers have checked in. With [`WaitMode::Once`], it reads the count once.
-    #[must_use]
     pub const fn new(world_size: i64, wait_mode: WaitMode, deadline: Instant) -> Self {
         Self { world_size, wait_mode, deadline, state: WaitState::Looking }
     }

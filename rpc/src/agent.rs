@@ -25,16 +25,12 @@ use super::membership::error::{Absent, Callees, MembershipError, has_left};
 use super::membership::fixed::FixedGroup;
 use super::membership::{Member, MemberOptions, Output as GroupOutput, Reply, StoreStep};
 use super::name::{WorkerInfo, WorkerName};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::format;
-use alloc::string::ToString;
-use alloc::vec::Vec;
 use changes::Notified;
 use deaths::{Death, LIVENESS_GRACE};
 use liveness_key::{LivenessKey, LivenessWatcher};
+use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::sort_by;
-use rendezvous_core::time::{Duration, Instant};
 
 /// Handler that responds with the worker's card.
 pub const CARD_HANDLER: &str = "rdzv/card";
@@ -167,7 +163,6 @@ pub enum GroupEvent {
 }
 
 /// Whether a call failed in a way that makes the callee's death likely.
-#[must_use]
 pub const fn indicates_death(error: &CallError) -> bool {
     match &error.why {
         CallFailure::ConnectionLost(why) | CallFailure::Unsent(why) => matches!(
@@ -185,7 +180,6 @@ pub const fn indicates_death(error: &CallError) -> bool {
 }
 
 /// Returns what the failure of a call means for the callee.
-#[must_use]
 pub fn no_answer(error: &CallError) -> NoAnswer {
     if indicates_death(error) { NoAnswer::Dead } else { NoAnswer::Unknown(error.to_string().into()) }
 }
@@ -294,7 +288,6 @@ impl Agent {
     }
 
     /// The members, including this one, and dead ones that have not been struck out.
-    #[must_use]
     pub const fn members(&self) -> &Members {
         match &self.membership {
             Membership::Fixed(group) => group.members(),
@@ -303,7 +296,6 @@ impl Agent {
     }
 
     /// Returns the devices of the members, for reverse maps and lists of devices.
-    #[must_use]
     pub fn group(&self) -> Group {
         match &self.membership {
             Membership::Fixed(group) => group.group(),
@@ -371,7 +363,6 @@ impl Agent {
     }
 
     /// Returns this worker's liveness key.
-    #[must_use]
     pub fn liveness_key(&self) -> LivenessKey {
         LivenessKey { name: self.me.worker.name.clone(), address: self.me.address.clone() }
     }
@@ -382,7 +373,6 @@ impl Agent {
     }
 
     /// Time of the next [`Input::Tick`]; `None` if none is needed.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let local_deadline = matches!(self.life, Life::Meeting | Life::Draining).then_some(self.deadline);
         let of_group = match &self.membership {

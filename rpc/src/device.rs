@@ -48,7 +48,6 @@ impl DeviceKind {
     pub const CUDA: Self = Self { name: *b"cuda\0\0\0\0\0\0\0\0\0\0\0", length: 4 };
 
     /// Returns the kind with this name; `None` if the name is invalid, as `cpu` is.
-    #[must_use]
     pub fn new(name: &str) -> Option<Self> {
         let of_a_name = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
         let is_one = name.starts_with(|character: char| character.is_ascii_lowercase())
@@ -60,7 +59,6 @@ impl DeviceKind {
     }
 
     /// Name of the kind.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         let name = self.name.get(..usize::from(self.length)).unwrap_or_default();
         core::str::from_utf8(name).unwrap_or_default()
@@ -80,11 +78,13 @@ impl fmt::Debug for DeviceKind {
 }
 
 /// One device. `cpu` comes first, and the others in the order of their kinds and indices.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum Device {
     /// Memory of the host; there is only one.
+    #[error("cpu")]
     Cpu,
     /// Device of this kind with this index.
+    #[error("{0}:{1}")]
     Indexed(DeviceKind, u8),
 }
 
@@ -102,7 +102,6 @@ impl Device {
     }
 
     /// Index of the device; `None` for the host, which sorts first.
-    #[must_use]
     pub const fn index(&self) -> Option<u8> {
         match self {
             Self::Cpu => None,
@@ -111,7 +110,6 @@ impl Device {
     }
 
     /// PyTorch's name of the type.
-    #[must_use]
     pub fn kind_name(&self) -> &str {
         match self {
             Self::Cpu => "cpu",
@@ -139,15 +137,6 @@ impl FromStr for Device {
         let is_one = is_number && (index == "0" || !index.starts_with('0'));
         let kind = DeviceKind::new(kind).filter(|_| is_one).ok_or_else(invalid)?;
         Self::new(kind, index.parse().map_err(|_| invalid())?)
-    }
-}
-
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Indexed(kind, index) => write!(f, "{kind}:{index}"),
-        }
     }
 }
 

@@ -7,8 +7,7 @@
 
 use super::device::{Device, DeviceKind};
 use super::name::WorkerName;
-use alloc::vec::Vec;
-use core::fmt;
+use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::{SortedMap, sort_by};
 
 /// Map from devices of the caller to devices of the callee. No two map to the same one.
@@ -132,7 +131,6 @@ impl DeviceMaps {
     }
 
     /// Returns the map for a worker.
-    #[must_use]
     pub fn get(&self, to: &str) -> Option<&DeviceMap> {
         self.0.get(to)
     }
@@ -195,21 +193,14 @@ pub struct Group {
 }
 
 /// Side of a device map. Displayed as PyTorch names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Side {
     /// Devices of the caller.
+    #[error("source")]
     Source,
     /// Devices of the callee.
+    #[error("target")]
     Target,
-}
-
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Source => "source",
-            Self::Target => "target",
-        })
-    }
 }
 
 /// Device maps and devices of a group that do not match.
@@ -247,7 +238,6 @@ pub enum DeviceMapError {
 
 impl DeviceMapError {
     /// Worker whose devices or maps they are.
-    #[must_use]
     pub const fn node(&self) -> &WorkerName {
         match self {
             Self::DuplicatedDevices { node, .. }
@@ -319,7 +309,6 @@ impl Group {
     }
 
     /// Returns the maps for responses to the workers that call this one: the inverse of their maps.
-    #[must_use]
     pub fn reverse_maps(&self, of: &str) -> DeviceMaps {
         let calls = |(node, said): (&WorkerName, &NodeDevices)| {
             said.maps.get(of).map(|map| (node.clone(), map.inverted()))
@@ -329,7 +318,6 @@ impl Group {
 
     /// Returns the devices that a worker uses, sorted by their indices: those that it lists, or else all at which its
     /// maps begin and maps to it end, without the host.
-    #[must_use]
     pub fn devices(&self, of: &str) -> Vec<Device> {
         let Some(node) = self.nodes.get(of) else { return Vec::new() };
         let mut devices: Vec<Device> = if node.devices.is_empty() {

@@ -5,9 +5,8 @@ use super::device_map::{DeviceMap, NodeDevices};
 use super::name::{NameError, WorkerInfo, WorkerName};
 use crate::limits::{CARD, DEVICE_PAIRS_MAX};
 use crate::wire::Encoded;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 use rendezvous_core::limits::FrameLimits;
+use rendezvous_core::prelude::*;
 use rendezvous_core::wire::native::{Body, BodyError, Field, List};
 
 /// Format number of cards and changes, the only one.
@@ -48,7 +47,6 @@ type PairText<'a> = (&'a [u8], &'a [u8]);
 type MapText<'a> = (&'a [u8], List<'a, PairText<'a>>);
 
 /// Encodes the card of a worker.
-#[must_use]
 pub fn encode_card(worker: &WorkerInfo, said: &NodeDevices) -> Vec<u8> {
     let devices: Vec<String> = said.devices.iter().map(ToString::to_string).collect();
     let names: Vec<&[u8]> = devices.iter().map(String::as_bytes).collect();

@@ -23,13 +23,11 @@ impl<T> Default for FairQueue<T> {
 
 impl<T> FairQueue<T> {
     /// Number of items.
-    #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there are no items.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -13,7 +13,6 @@ const _: () = assert!(HANDLER_BYTES_MAX as u64 <= RPC_FRAME.value_bytes_max);
 pub const RESERVED_PREFIX: &str = "rdzv/";
 
 /// Whether a handler is one of the program.
-#[must_use]
 pub fn is_of_the_program(name: &str) -> bool {
     !name.starts_with(RESERVED_PREFIX)
 }
@@ -53,7 +52,6 @@ impl<H> Default for Handlers<H> {
 
 impl<H> Handlers<H> {
     /// Creates an empty table.
-    #[must_use]
     pub const fn new() -> Self {
         Self(Named::new())
     }
@@ -83,7 +81,6 @@ impl<H> Handlers<H> {
     }
 
     /// Returns the handler with this name.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&H> {
         self.0.get(name.as_bytes())
     }

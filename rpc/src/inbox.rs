@@ -15,9 +15,8 @@ pub mod ending;
 use crate::intake::Intake;
 use crate::limits::IntakeLimits;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use rendezvous_core::ordered::{Index, Set};
-use rendezvous_core::time::Instant;
+use rendezvous_core::prelude::*;
 
 /// Limits of an [`Inbox`].
 #[derive(Clone, Copy, Debug)]
@@ -109,13 +108,11 @@ pub struct Inbox<T> {
 
 impl<T> Inbox<T> {
     /// Creates the inbox of a worker that is not a member yet.
-    #[must_use]
     pub const fn of_newcomer(limits: InboxLimits) -> Self {
         Self::at(Stage::Joining, limits)
     }
 
     /// Creates the inbox of a worker that is a member already.
-    #[must_use]
     pub const fn of_member(limits: InboxLimits) -> Self {
         Self::at(Stage::Member, limits)
     }
@@ -171,7 +168,6 @@ impl<T> Inbox<T> {
     }
 
     /// Whether the worker is not in its group any more, and has not ended yet.
-    #[must_use]
     pub fn has_parted(&self) -> bool {
         self.stage == Stage::Parted
     }
@@ -240,19 +236,16 @@ impl<T> Inbox<T> {
     }
 
     /// Returns a call that has not ended.
-    #[must_use]
     pub fn first_call(&self) -> Option<u64> {
         self.calls.first().map(|(call, _)| call)
     }
 
     /// Returns a call whose deadline has passed. It remains pending until its result is added.
-    #[must_use]
     pub fn late_call(&self, now: Instant) -> Option<u64> {
         self.deadlines.first().filter(|&(until, _)| until <= now).map(|(_, call)| call)
     }
 
     /// Time of the next deadline.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadlines.first().map(|(until, _)| until)
     }
@@ -287,7 +280,6 @@ impl<T> Inbox<T> {
     }
 
     /// Number of changes that were dropped.
-    #[must_use]
     pub const fn changes_lost(&self) -> u64 {
         self.changes_lost
     }

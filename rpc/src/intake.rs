@@ -46,13 +46,11 @@ pub enum Released {
 
 impl Intake {
     /// Creates a counter without requests.
-    #[must_use]
     pub const fn new(limits: IntakeLimits) -> Self {
         Self { limits, held: Load { requests: 0, bytes: 0 } }
     }
 
     /// Whether more requests may be accepted.
-    #[must_use]
     pub const fn has_capacity(&self) -> bool {
         let limit = Load { requests: self.limits.requests_max, bytes: self.limits.bytes_max };
         self.held.is_below(limit)
@@ -71,7 +69,6 @@ impl Intake {
     }
 
     /// Number of accepted requests, and their bytes.
-    #[must_use]
     pub const fn held(&self) -> (u64, u64) {
         (self.held.requests, self.held.bytes)
     }
@@ -83,7 +80,6 @@ pub struct QuotaId(usize);
 
 impl QuotaId {
     /// Returns a small number, from 1 on.
-    #[must_use]
     pub const fn index(self) -> usize {
         self.0 + 1
     }
@@ -128,7 +124,6 @@ pub struct FairIntake {
 
 impl FairIntake {
     /// Creates an intake without requests.
-    #[must_use]
     pub const fn new(limits: IntakeLimits) -> Self {
         Self {
             limits,
@@ -214,7 +209,6 @@ impl FairIntake {
     }
 
     /// Number of accepted requests, and their bytes.
-    #[must_use]
     pub const fn held(&self) -> (u64, u64) {
         self.total.held()
     }
@@ -225,19 +219,16 @@ impl FairIntake {
     }
 
     /// Whether a handler may start for a caller with this many unread bytes of responses.
-    #[must_use]
     pub const fn begins(&self, unread_bytes: u64) -> bool {
         unread_bytes == 0 || self.unread_bytes < self.limits.answer_bytes_max
     }
 
     /// Whether a response of this many bytes is kept though its handler has returned before.
-    #[must_use]
     pub const fn keeps_late_answer(&self, bytes: u64) -> bool {
         self.unread_bytes.saturating_add(bytes) <= self.limits.late_answer_bytes_max
     }
 
     /// Number of bytes of responses that callers have not read.
-    #[must_use]
     pub const fn unread_bytes(&self) -> u64 {
         self.unread_bytes
     }

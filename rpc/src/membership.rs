@@ -17,11 +17,9 @@ pub mod token;
 use crate::device::DeviceKind;
 use crate::device_map::NodeDevices;
 use crate::name::WorkerInfo;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use change::{Change, WorkerLocation};
 use error::MembershipError;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 use token::TokenTimes;
 
 /// Operation on the store. Keys are relative to the group's prefix.
@@ -89,7 +87,6 @@ pub struct Member {
 
 impl Member {
     /// Returns name, number and address.
-    #[must_use]
     pub fn location(&self) -> WorkerLocation {
         WorkerLocation { worker: self.worker.clone(), address: self.address.clone() }
     }

@@ -1,11 +1,9 @@
 //! Names of workers.
 
-use alloc::boxed::Box;
-use alloc::sync::Arc;
 use core::borrow::Borrow;
-use core::fmt;
 use core::ops::Deref;
 use core::str::FromStr;
+use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::sort_by;
 
 /// First invalid length of a name, in bytes.
@@ -40,7 +38,6 @@ impl WorkerName {
     }
 
     /// Text of the name.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

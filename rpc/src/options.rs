@@ -3,12 +3,9 @@
 use super::device::{Device, DeviceError};
 use super::device_map::{DeviceMap, DeviceMaps, MapError};
 use super::name::{NameError, WorkerName};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::any::Any;
-use core::fmt;
-use rendezvous_core::time::{Duration, Seconds};
+use rendezvous_core::prelude::*;
+use rendezvous_core::time::Seconds;
 
 /// Default timeout of a call. A member's store has the same timeout.
 pub const RPC_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,14 +49,6 @@ pub enum OptionsError {
         /// `transport` or `channel`.
         what: &'static str,
     },
-    /// The backend has no such option.
-    #[error("RPC backend {backend}: unknown option {option}")]
-    Unknown {
-        /// The backend.
-        backend: Box<str>,
-        /// The option.
-        option: Box<str>,
-    },
 }
 
 /// Options of one member. Copies share the extra options of a custom backend.
@@ -78,7 +67,6 @@ pub struct RpcOptions {
 
 impl RpcOptions {
     /// Creates options of this backend with default values.
-    #[must_use]
     pub fn new(backend: &str) -> Self {
         Self {
             backend: backend.into(),
@@ -94,55 +82,46 @@ impl RpcOptions {
     }
 
     /// Name of the backend.
-    #[must_use]
     pub fn backend(&self) -> &str {
         &self.backend
     }
 
     /// Timeout of a call that sets none itself; `None` for no limit, as PyTorch's 0.
-    #[must_use]
     pub const fn rpc_timeout(&self) -> Option<Duration> {
         self.rpc_timeout
     }
 
     /// URL of the rendezvous.
-    #[must_use]
     pub fn init_method(&self) -> &str {
         &self.init_method
     }
 
     /// Number of threads that execute requests.
-    #[must_use]
     pub const fn worker_threads(&self) -> u32 {
         self.worker_threads
     }
 
     /// Allowed transports, the best first; `None` lets the backend choose.
-    #[must_use]
     pub fn transports(&self) -> Option<&[Box<str>]> {
         self.transports.as_deref()
     }
 
     /// Allowed channels, the best first; `None` lets the backend choose.
-    #[must_use]
     pub fn channels(&self) -> Option<&[Box<str>]> {
         self.channels.as_deref()
     }
 
     /// Device maps for the workers that this one calls.
-    #[must_use]
     pub const fn device_maps(&self) -> &DeviceMaps {
         &self.device_maps
     }
 
     /// Devices that are used; empty if that follows from the maps.
-    #[must_use]
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
     /// Returns the extra options of a custom backend.
-    #[must_use]
     pub fn extra_options<T: 'static>(&self) -> Option<&T> {
         self.extra_options.as_deref().and_then(|extra_options| extra_options.downcast_ref())
     }

@@ -76,13 +76,11 @@ pub enum FrameError {
 
 impl Header {
     /// Creates the header of a part of a payload, whose bytes follow directly from where they are stored.
-    #[must_use]
     pub const fn of_data(id: u64, body_bytes: u32) -> Self {
         Self { body_bytes, kind: DATA, flags: 0, id }
     }
 
     /// Encodes the header.
-    #[must_use]
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let mut fill = Fill::new(&mut bytes);
@@ -155,19 +153,16 @@ pub struct Splitter {
 
 impl Splitter {
     /// Creates a splitter for the bytes of a caller, which begin with the magic.
-    #[must_use]
     pub const fn from_caller() -> Self {
         Self { split: Split::new(), magic: MAGIC.len() }
     }
 
     /// Creates a splitter for the bytes of a callee.
-    #[must_use]
     pub const fn from_callee() -> Self {
         Self { magic: 0, ..Self::from_caller() }
     }
 
     /// Number of bytes of the current body that are still to arrive.
-    #[must_use]
     pub const fn body_left(&self) -> u32 {
         self.split.body_left()
     }
@@ -195,7 +190,6 @@ impl Splitter {
 }
 
 /// Returns the highest version that both ends support, if there is one.
-#[must_use]
 pub const fn negotiate(version_min: u16, version_max: u16) -> Option<u16> {
     highest_in_common((VERSION_MIN, VERSION_MAX), (version_min, version_max))
 }

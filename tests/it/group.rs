@@ -4,7 +4,7 @@ use crate::process::run;
 use crate::rdzv::{Following, RdzvServer, program};
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
-use rendezvous_rpc::driver::group::{RpcAgent, Shutdown, TcpOptions};
+use rendezvous_rpc::driver::group::{RpcAgent, RpcWorker, Shutdown, TcpOptions};
 use rendezvous_rpc::name::WorkerInfo;
 use rendezvous_rpc::options::RpcOptions;
 use serde_json::{Value, json};

@@ -13,7 +13,7 @@ use rendezvous_core::store::engine::Engine;
 use rendezvous_core::store::op::{Key, Keys, Request};
 use rendezvous_core::time::Instant;
 use rendezvous_rpc::driver::calls::handling::{Handling, Request as Called, Run};
-use rendezvous_rpc::driver::group::{RpcAgent, Shutdown, TcpOptions};
+use rendezvous_rpc::driver::group::{RpcAgent, RpcWorker, Shutdown, TcpOptions};
 use rendezvous_rpc::name::WorkerInfo;
 use rendezvous_rpc::options::RpcOptions;
 use rendezvous_tests::frames;

@@ -2,6 +2,7 @@
 //!
 //! The thread that polls the agent never blocks. Two threads of the agent make its calls to the rendezvous and to the
 //! round's store. Their answers arrive through a channel that makes the agent's descriptor readable.
+use rendezvous_core::driver::prelude::*;
 
 mod calls;
 mod control;
@@ -30,11 +31,7 @@ use crate::spec::{SpecError, WorkerSpec};
 use crate::supervisor::{self, Notice, Outcome, Supervisor};
 use crate::watchdog::ExpiredTimer;
 use crate::worker_event::WorkerEvent;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::String;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use calls::Calls;
 use control::Snapshot;
 use health::HealthServer;
@@ -42,12 +39,11 @@ use input::InputSender;
 use rendezvous_core::driver::channel::{Receiver, unbounded};
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
+use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
 use rendezvous_core::sorted::SortedMap;
-use rendezvous_core::time::Instant;
-use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 
 /// Options of an agent.
 #[derive(Clone, Debug)]
@@ -143,11 +139,7 @@ pub struct Agent {
     health: Option<(HealthServer, LivenessPolicy)>,
 }
 
-impl core::fmt::Debug for Agent {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Agent").field("phase", &self.node.supervisor().phase()).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Agent);
 
 impl Agent {
     /// Creates an agent. It joins nothing before it is first polled.
@@ -203,13 +195,11 @@ impl Agent {
     }
 
     /// Returns a handle for other threads.
-    #[must_use]
     pub fn control(&self) -> AgentControl {
         AgentControl::new(self.input_sender.clone(), Arc::clone(&self.snapshot))
     }
 
     /// Returns the supervisor, for inspection.
-    #[must_use]
     pub const fn supervisor(&self) -> &Supervisor {
         self.node.supervisor()
     }
@@ -227,7 +217,6 @@ impl Agent {
     }
 
     /// Returns the health of the agent, with now as the time of its last progress.
-    #[must_use]
     pub fn health(&self) -> Health {
         let liveness_policy = self
             .health
@@ -286,13 +275,11 @@ impl Agent {
 
     /// Returns the state at the time of the event that [`Agent::next_event`] returned last. The supervisor may have
     /// advanced since.
-    #[must_use]
     pub const fn moment(&self) -> &Moment {
         &self.moment
     }
 
     /// Returns the result, once the agent has ended.
-    #[must_use]
     pub fn result(&self) -> Option<AgentResult> {
         let outcome = self.supervisor().outcome().filter(|_| self.is_over())?.clone();
         let mut returned = SortedMap::new();

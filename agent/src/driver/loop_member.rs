@@ -1,14 +1,10 @@
 //! Agents as members of an event loop.
 
 use super::agent::{Agent, AgentError, AgentEvent, Moment};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
 use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
 use rendezvous_core::driver::loop_client::{Loop, Member, MemberContext, MemberEvents, MemberId};
-use rendezvous_core::time::Instant;
-use std::io;
+use rendezvous_core::driver::prelude::*;
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, PoisonError};
 
 /// An agent that an event loop polls. While another thread holds the lock, the loop waits.
 pub type LoopAgent = Arc<Mutex<Agent>>;
@@ -33,13 +29,13 @@ struct WatchedAgent {
 
 impl WatchedAgent {
     fn new(context: &MemberContext, agent: LoopAgent) -> io::Result<Self> {
-        let fd = agent.lock().unwrap_or_else(PoisonError::into_inner).as_raw_fd();
+        let fd = agent.locked().as_raw_fd();
         let watch = context.watcher.watch(fd, Interest::Read, context.id.token(0))?;
         Ok(Self { _watch: watch, agent })
     }
 
     fn notify(&self, events: &mut MemberEvents<'_>) {
-        let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agent = self.agent.locked();
         while let Some(event) = agent.next_event() {
             events.push(Box::new(LoopAgentEvent { event, moment: agent.moment().clone() }));
         }
@@ -48,7 +44,7 @@ impl WatchedAgent {
 
 impl Member for WatchedAgent {
     fn ready(&mut self, _: Instant, _: Ready, events: &mut MemberEvents<'_>) -> io::Result<()> {
-        let turned = self.agent.lock().unwrap_or_else(PoisonError::into_inner).poll();
+        let turned = self.agent.locked().poll();
         self.notify(events);
         turned.or_else(|error| match error {
             AgentError::System(error) => Err(error),

@@ -14,6 +14,7 @@
 //! it as well.
 //!
 //! This module decides nothing: the caller chooses what to stop, when, and how long to wait.
+use rendezvous_core::driver::prelude::*;
 
 mod error;
 mod event;
@@ -39,8 +40,6 @@ pub use program::{Entry, Program, Stdio};
 use crate::group::ExitStatus;
 use crate::limits::RETURNED_BYTES_MAX;
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use guard::memory::GuardMemory;
 use guard::packet::{self, Report, Request, report, request, stdio};
 use guard::system::{self, check};
@@ -51,12 +50,10 @@ use program::SealedBlock;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::driver::socket::wait_readable;
 use rendezvous_core::driver::threads::with_signals_blocked;
-use rendezvous_core::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use socket2::{Domain, Socket, Type};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use workers::{ReturnFile, Workers};
 
 /// Options of a guard.
@@ -207,14 +204,12 @@ impl Guard {
 
     /// Returns the process ID of the guard. The guard is a child of its keeper, and a different process after
     /// [`GuardEvent::Lost`].
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.inner.as_ref().map_or(0, |inner| inner.guard.pid)
     }
 
     /// Returns the process ID of the guard's keeper. All descendants of the guard are descendants of the keeper, and
     /// the keeper is a child of this process.
-    #[must_use]
     pub fn keeper_pid(&self) -> u32 {
         self.inner.as_ref().map_or(0, |inner| inner.pid.cast_unsigned())
     }

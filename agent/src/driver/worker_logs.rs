@@ -25,24 +25,17 @@ use crate::log_layout::{
 use crate::log_lines::LogLines;
 use crate::streams::Stream;
 use crate::template::{Origin, line_prefix};
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 pub use console::{Console, Consoles};
-use core::fmt;
 pub use error::LogError;
 pub use error_files::{error_file_age, hand_on_error_file, read_error_file, write_error_file};
 use files::{LogFile, RunFolder};
 use pump::{Command, CommandResult, Group, Lines, Piped, Pump};
 use rendezvous_core::driver::channel::{ChannelError, Receiver, Sender, bounded, unbounded};
-use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::{EventLoop, Waker};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::threads::{self, Thread};
-use rendezvous_core::time::Duration;
 use rustix::fs::{OFlags, fcntl_setfl};
 use std::fs::File;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -173,7 +166,6 @@ impl WorkerLogs {
     }
 
     /// Returns the run's folder; `None` without files.
-    #[must_use]
     pub fn run_folder(&self) -> Option<&Path> {
         self.folder.as_ref().map(RunFolder::path)
     }
@@ -221,7 +213,6 @@ impl WorkerLogs {
     /// [`crate::limits::TAIL_LINES`], each of at most [`crate::limits::TAIL_LINE_BYTES_MAX`] bytes
     /// and a note on what is left out. They are those of the last attempt that was started, even if it is finished, and
     /// include everything that the worker had written by now.
-    #[must_use]
     pub fn tail(&self, local_rank: u32) -> Vec<String> {
         match self.tails.iter().find(|(of, _)| *of == local_rank) {
             Some((_, Tail::Lines(lines))) => {

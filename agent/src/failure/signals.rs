@@ -37,7 +37,6 @@ const REAL_TIME_FIRST: i32 = 34;
 const REAL_TIME_LAST: i32 = 64;
 
 /// Returns the name of a signal. Of the real-time signals, the first and the last have a name, as in Python.
-#[must_use]
 pub fn signal_name(signal: i32) -> Option<&'static str> {
     match signal {
         REAL_TIME_FIRST => Some("SIGRTMIN"),

@@ -7,12 +7,8 @@ use crate::ranks::{
 };
 use crate::spec::RankAssignment;
 use crate::worker_store::WorkerStore;
-use alloc::boxed::Box;
-use alloc::string::ToString;
-use alloc::vec;
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 use rendezvous_core::rendezvous::store_info::{RendezvousStoreInfo, StoreInfoError};
-use rendezvous_core::time::Instant;
 
 const MASTER_ADDR: &str = "MASTER_ADDR";
 const MASTER_PORT: &str = "MASTER_PORT";

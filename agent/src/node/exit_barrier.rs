@@ -3,16 +3,11 @@
 use super::request::{Answer, CallFailure, Request, StoreOperation};
 use super::rounds::{ARRIVED_KEY, EXIT_BARRIER_PREFIX};
 use crate::ranks::{agent_name, role_info_key};
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::vec;
-use alloc::vec::Vec;
 use rendezvous_core::elastic_store::barrier::{BarrierOptions, BarrierOutcome, TracedBarrier};
 use rendezvous_core::elastic_store::{GroupError, IGNORED_VALUE, Step};
 use rendezvous_core::error::ErrorKind;
+use rendezvous_core::prelude::*;
 use rendezvous_core::store::call::Outcome;
-use rendezvous_core::time::{Duration, Instant};
 
 /// Timeout of a call that does not wait for other agents.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

@@ -6,14 +6,10 @@ use super::request::{Answer, CallFailure, JoinedRound, Request, StoreOperation};
 use super::rounds::{FAILURE_BYTES_MAX, FAILURE_KEY, Meaning, failure_message, lost, meaning};
 use crate::reason::{NoRound, Reason};
 use crate::supervisor::{Input, LeaveMode, Membership, Round};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec;
 use rendezvous_core::error::ErrorKind;
+use rendezvous_core::prelude::*;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
-use rendezvous_core::time::{Duration, Instant};
 
 /// Timeout of announcing a failure in the round's store.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,12 +1,10 @@
 //! Calls of an agent to the rendezvous and to the round's store, and their answers.
 
 use crate::reason::NoRound;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use rendezvous_core::error::ErrorKind;
+use rendezvous_core::prelude::*;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
-use rendezvous_core::time::Duration;
 
 /// Call that the driver makes for the agent. A call may block; the agent cancels it with [`super::Output::Cancel`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +96,6 @@ pub struct CallFailure {
 
 impl CallFailure {
     /// Returns whether the call was cancelled.
-    #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.kind == Some(ErrorKind::Cancelled)
     }

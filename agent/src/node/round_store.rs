@@ -8,10 +8,8 @@ use super::request::{Answer, CallFailure, JoinedRound};
 use super::rounds::wait_failure;
 use crate::supervisor::{Input, Notice};
 use crate::worker_store::WorkerStores;
-use alloc::boxed::Box;
-use alloc::string::ToString;
 use rendezvous_core::error::ErrorKind;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 
 const CANCELLED: &str = "the wait at the exit barrier was cancelled";
 

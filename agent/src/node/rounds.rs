@@ -3,10 +3,8 @@
 
 use crate::reason::{NoRound, Reason, WaitFailure};
 use crate::supervisor::Membership;
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::{String, ToString};
 use rendezvous_core::error::ErrorKind;
+use rendezvous_core::prelude::*;
 use rendezvous_core::rendezvous::error::RendezvousErrorKind;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::wire::native::Why;
@@ -38,7 +36,6 @@ pub enum Meaning {
 
 /// Returns the meaning of an event for an agent in round `current`. Events of earlier rounds may arrive late, and have
 /// none. With a backend that does not number its rounds, each event belongs to the current one.
-#[must_use]
 pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
     let is_current = |round| current.is_none_or(|current| current == round);
     let message = || event.to_string().into();
@@ -70,7 +67,6 @@ pub fn meaning(event: &RoundEvent, current: Option<u64>) -> Meaning {
 }
 
 /// Returns the meaning of a failure of this kind after which the handler reports no more events.
-#[must_use]
 pub fn lost(kind: Option<ErrorKind>, message: Box<str>) -> Membership {
     match kind {
         // The server is alive, so the agent may join again.
@@ -80,7 +76,6 @@ pub fn lost(kind: Option<ErrorKind>, message: Box<str>) -> Membership {
 }
 
 /// Returns the meaning of a failure to form a round.
-#[must_use]
 pub const fn no_round(kind: RendezvousErrorKind) -> NoRound {
     match kind {
         RendezvousErrorKind::GracefulExit => NoRound::NotNeeded,
@@ -93,7 +88,6 @@ pub const fn no_round(kind: RendezvousErrorKind) -> NoRound {
 }
 
 /// Returns the meaning of a failed call in the round's store. `None` is any failure outside of the store.
-#[must_use]
 pub fn wait_failure(kind: Option<ErrorKind>) -> WaitFailure {
     if kind == Some(ErrorKind::StaleRound) { WaitFailure::RoundOver } else { WaitFailure::Failed }
 }
@@ -103,7 +97,6 @@ pub const FAILURE_BYTES_MAX: usize = 1024;
 
 /// Returns the message with which an agent announces that its workers failed and are out of restarts. It is sent to the
 /// other agents and written at [`FAILURE_KEY`].
-#[must_use]
 pub fn failure_message(agent: &str, group_rank: u64, reason: &Reason) -> String {
     let mut message = format!("{agent} (group rank {group_rank}): {reason}");
     message.truncate(message.floor_char_boundary(FAILURE_BYTES_MAX));

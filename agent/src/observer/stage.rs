@@ -8,8 +8,7 @@ use crate::ranks::Ranks;
 use crate::spec::WorkerSpec;
 use crate::supervisor::{Input, Output, Round, Supervisor};
 use crate::worker_event::WorkerEvent;
-use alloc::vec::Vec;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 
 pub(crate) struct Stage<F> {
     machine: Supervisor,

@@ -5,8 +5,7 @@ use crate::group::{ExitStatus, WorkerState};
 use crate::phase::Phase;
 use crate::reason::Reason;
 use crate::watchdog::ExpiredTimer;
-use alloc::vec::Vec;
-use rendezvous_core::time::Instant;
+use rendezvous_core::prelude::*;
 
 /// Likelihood that a failure is the root cause of its start's failures.
 #[derive(Clone, Copy, PartialEq, Eq)]

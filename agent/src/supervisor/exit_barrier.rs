@@ -1,8 +1,7 @@
 //! The exit barrier, and the ways to leave it.
 
 use super::{Due, Instant, Outcome, Output, Phase, PhaseEvent, Reason, Supervisor, WaitFailure, WorkerState};
-use alloc::boxed::Box;
-use rendezvous_core::time::Duration;
+use rendezvous_core::prelude::*;
 
 /// An exit barrier that failed because its round has ended. The cause is unknown yet: a death, which changes nothing
 /// any more, or a node that wants another round. That report is waited for.

@@ -6,10 +6,7 @@ use crate::ranks::Ranks;
 use crate::reason::{NoRound, Reason, StopCause, WaitFailure};
 use crate::watchdog::ExpiredTimer;
 use crate::worker_event::WorkerEvent;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::fmt;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 
 /// The agent's position in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
+use rendezvous_rpc::RpcWorker;
 use rendezvous_rpc::agent::GroupEvent;
 use rendezvous_rpc::driver::group::{RpcAgent, Shutdown, TcpOptions};
 use rendezvous_rpc::name::WorkerInfo;

@@ -2,9 +2,10 @@
 //! a full pipe. A thread of its own blocks on the write, so the agent never does.
 
 use crate::log::{LogLevel, LogStyle};
+use rendezvous_core::driver::lock::Lock;
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Bytes that may wait. Output beyond this is dropped and counted.
@@ -61,7 +62,7 @@ enum Writer {
 impl Backlog {
     pub(super) fn new(style: Option<LogStyle>) -> Self {
         let backlog = Self(Arc::default());
-        backlog.0.lock().style = style;
+        backlog.0.queue.locked().style = style;
         backlog
     }
 
@@ -69,17 +70,17 @@ impl Backlog {
     pub(super) fn begin(&self, to: impl Write + Send + 'static) -> io::Result<()> {
         let shared = Arc::clone(&self.0);
         // From now on `finish` waits for the thread.
-        self.0.lock().writer = Writer::Busy;
+        self.0.queue.locked().writer = Writer::Busy;
         let started = std::thread::Builder::new().name("rdzv-screen".into()).spawn(move || shared.write(to));
         if started.is_err() {
-            self.0.lock().writer = Writer::Waiting;
+            self.0.queue.locked().writer = Writer::Waiting;
         }
         started.map(drop)
     }
 
     /// Adds lines, of which the last has its end as well. They are all written or all left out.
     pub(super) fn lines(&self, lines: String) {
-        let mut queue = self.0.lock();
+        let mut queue = self.0.queue.locked();
         if queue.cost >= WAITING_BYTES_MAX {
             queue.left_out += lines.lines().count();
             return;
@@ -91,7 +92,7 @@ impl Backlog {
 
     /// Has this stand in the last line of a terminal. What is written next takes it away.
     pub(super) fn status_line(&self, text: String) {
-        let mut queue = self.0.lock();
+        let mut queue = self.0.queue.locked();
         if matches!(queue.pieces.back(), Some(Output::StatusLine(_))) {
             queue.pop_back();
         } else if queue.cost >= WAITING_BYTES_MAX {
@@ -104,17 +105,17 @@ impl Backlog {
 
     /// Waits until everything is written, at most for `timeout`. Starts a writer if there is none.
     pub(super) fn finish<W: Write + Send + 'static>(&self, open: impl Fn() -> W, timeout: Duration) {
-        let writer = self.0.lock().writer;
+        let writer = self.0.queue.locked().writer;
         if writer == Writer::Waiting && self.begin(open()).is_err() {
             // No thread could be started, and that is what the lines say: write them here, even if this blocks.
             let mut pen = Pen::new(open());
-            while let Some(chunk) = self.0.lock().take() {
+            while let Some(chunk) = self.0.queue.locked().take() {
                 pen.write(chunk);
             }
             return;
         }
         let is_left = |queue: &mut Queue| !queue.is_empty() || queue.writer == Writer::Busy;
-        drop(self.0.changed.wait_timeout_while(self.0.lock(), timeout, is_left));
+        drop(self.0.changed.wait_timeout_while(self.0.queue.locked(), timeout, is_left));
     }
 }
 
@@ -154,13 +155,9 @@ impl Queue {
 }
 
 impl BacklogShared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The next piece, once there is one.
     fn next(&self) -> Output {
-        let mut queue = self.lock();
+        let mut queue = self.queue.locked();
         loop {
             if let Some(chunk) = queue.take() {
                 queue.writer = Writer::Busy;
@@ -268,7 +265,7 @@ mod tests {
         for _ in 0..8 {
             backlog.lines(line.clone());
         }
-        assert!(backlog.0.lock().cost > WAITING_BYTES_MAX);
+        assert!(backlog.0.queue.locked().cost > WAITING_BYTES_MAX);
         backlog.lines("lost\nlost\n".into());
         backlog.status_line("lost".into());
         backlog.lines("lost\n".into());
@@ -282,7 +279,7 @@ mod tests {
         }
         reads(&read, "dropped 3 lines: stderr was blocked\n");
         reads(&read, "kept\n");
-        assert_eq!(backlog.0.lock().cost, 0);
+        assert_eq!(backlog.0.queue.locked().cost, 0);
     }
 
     #[test]
@@ -296,11 +293,11 @@ mod tests {
         let reading = std::thread::spawn(move || read.iter().take(2).collect::<String>());
         backlog.lines("last\n".into());
         backlog.finish(io::sink, TIMEOUT);
-        assert!(backlog.0.lock().is_empty());
+        assert!(backlog.0.queue.locked().is_empty());
         assert_eq!(reading.join().expect("a reader"), "first\nlast\n");
         // Who does not read any more holds up nobody.
         backlog.lines("to nobody\n".into());
         backlog.finish(io::sink, TIMEOUT);
-        assert!(backlog.0.lock().is_empty());
+        assert!(backlog.0.queue.locked().is_empty());
     }
 }

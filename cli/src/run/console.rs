@@ -4,8 +4,9 @@ use super::backlog::Backlog;
 use super::waiting::StatusLine;
 use super::{plain, surroundings};
 use crate::log::{Configuration, LogLevel, LogStyle};
+use rendezvous_core::driver::lock::Lock;
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Kind of output.
@@ -100,7 +101,7 @@ impl<T: Clone> Console<T> {
     }
 
     fn write(&self, level: LogLevel, text: &str) {
-        let mut awaited = self.lock();
+        let mut awaited = self.awaited.locked();
         if self.look != Look::Plain {
             // A line takes it away.
             awaited.last_line.clear();
@@ -115,7 +116,7 @@ impl<T: Clone> Console<T> {
 
     /// From now on this is waited for.
     pub(super) fn wait_for(&self, what: Option<T>) {
-        let mut awaited = self.lock();
+        let mut awaited = self.awaited.locked();
         self.erase(&mut awaited);
         awaited.last_line.clear();
         awaited.what = what;
@@ -131,7 +132,7 @@ impl<T: Clone> Console<T> {
             // Whatever comes at once is not worth a word.
             while self.is_still(changes) {
                 let text = say(&what);
-                let mut awaited = self.lock();
+                let mut awaited = self.awaited.locked();
                 if awaited.changes == changes {
                     self.show(&mut awaited, &text);
                 }
@@ -140,7 +141,7 @@ impl<T: Clone> Console<T> {
     }
 
     fn next(&self) -> (T, u64) {
-        let mut awaited = self.lock();
+        let mut awaited = self.awaited.locked();
         loop {
             if let Some(what) = &awaited.what {
                 return (what.clone(), awaited.changes);
@@ -153,7 +154,7 @@ impl<T: Clone> Console<T> {
     fn is_still(&self, changes: u64) -> bool {
         let pause = Duration::from_millis(if self.look == Look::Plain { 1000 } else { 250 });
         let same = |awaited: &mut Awaited<T>| awaited.changes == changes;
-        let waited = self.changed.wait_timeout_while(self.lock(), pause, same);
+        let waited = self.changed.wait_timeout_while(self.awaited.locked(), pause, same);
         waited.unwrap_or_else(PoisonError::into_inner).0.changes == changes
     }
 
@@ -183,10 +184,6 @@ impl<T: Clone> Console<T> {
             self.backlog.status_line(String::new());
             awaited.last_line.clear();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Awaited<T>> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

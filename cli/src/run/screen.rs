@@ -9,11 +9,12 @@ use rendezvous_agent::phase::Phase;
 use rendezvous_agent::reason::{NoRound, Reason, StopCause};
 use rendezvous_agent::supervisor::{Notice, Outcome, Timing};
 use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::driver::lock::Lock;
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use rendezvous_core::rendezvous::parse::Endpoint;
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Log and status line of one `rdzv run`.
@@ -158,7 +159,7 @@ impl Screen {
 }
 
 fn lock(still_at_work: &Mutex<Option<String>>) -> MutexGuard<'_, Option<String>> {
-    still_at_work.lock().unwrap_or_else(PoisonError::into_inner)
+    still_at_work.locked()
 }
 
 fn describe(agent: &Agent, notice: &Notice) -> Option<(LogLevel, String)> {

@@ -48,14 +48,12 @@ pub struct KeyBarrier {
 impl KeyBarrier {
     /// Creates an arrival at a barrier of `world_size`. With [`WaitMode::Once`] it counts, and checks once whether all
     /// have arrived.
-    #[must_use]
     pub const fn new(world_size: i64, wait_mode: WaitMode) -> Self {
         Self { world_size, wait_mode, state: KeyBarrierState::Arriving }
     }
 
     /// Returns the call that is due, on keys that extend `key` (which has no suffix of its own). `None` means that the
     /// arrival has ended; [`KeyBarrier::state`] returns how.
-    #[must_use]
     pub const fn next_call<'a>(&self, key: Key<'a>) -> Option<Call<'a>> {
         let (last, count) = (key.with_suffix(LAST_SUFFIX), key.with_suffix(COUNTER_SUFFIX));
         let request = match self.state {
@@ -87,7 +85,6 @@ impl KeyBarrier {
 
     /// Returns the effect that remains if the barrier is given up and the call that was due had the effect `of_call`.
     /// An arrival cannot be undone.
-    #[must_use]
     pub const fn effect_when_given_up(&self, of_call: Effect) -> Effect {
         match self.state {
             KeyBarrierState::Arriving => of_call,
@@ -96,7 +93,6 @@ impl KeyBarrier {
     }
 
     /// Returns the state of the arrival.
-    #[must_use]
     pub const fn state(&self) -> KeyBarrierState {
         self.state
     }

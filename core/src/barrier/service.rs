@@ -3,6 +3,7 @@
 //!
 //! The caller passes events to [`Barriers::handle`], drains [`Barriers::poll_output`], and sends [`Input::Tick`] at
 //! [`Barriers::poll_timeout`]. Time never goes back between inputs.
+use crate::prelude::*;
 
 mod barrier;
 mod deadlines;
@@ -17,12 +18,9 @@ pub use event::{ArrivalId, Arrive, End, Input, Names, Output, OwnerId, Refusal};
 pub use phase::{Phase, PhaseEvent};
 
 use crate::limits::{BARRIER_COST_BYTES, BarrierLimits};
-use crate::ordered::{Index, Named, Number, Set};
-use crate::time::Instant;
+use crate::ordered::{Index, Named, Set, numbers};
 use crate::wire::native::{Participants, Why};
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use barrier::{Awaited, Barrier, Found, named};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
@@ -39,18 +37,13 @@ struct Waiter {
     member: MemberId,
 }
 
-/// The limits keep both tables far below 2^32 entries, so both indexes fit into one number.
-impl Number for Waiter {
-    fn number(self) -> u64 {
-        self.barrier.number() << 32 | self.member.number()
-    }
-
-    fn from_number(number: u64) -> Self {
-        Self {
+// The limits keep both tables far below 2^32 entries, so both indexes fit into one number.
+numbers! {
+    Waiter: waiter => waiter.barrier.number() << 32 | waiter.member.number(),
+        number => Self {
             barrier: usize::from_number(number >> 32),
             member: usize::from_number(number & u64::from(u32::MAX)),
-        }
-    }
+        };
 }
 
 /// All barriers of a server.
@@ -77,7 +70,6 @@ pub struct Barriers {
 
 impl Barriers {
     /// Creates an empty table. `seed` must be secret: it seeds the hash function of the tables.
-    #[must_use]
     pub fn new(limits: BarrierLimits, seed: u64) -> Self {
         Self {
             limits,
@@ -118,20 +110,17 @@ impl Barriers {
     }
 
     /// Returns when [`Input::Tick`] is due.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let early = self.early.first().map(|(when, _)| when);
         self.deadlines.first().map(|(when, _)| when).into_iter().chain(early).min()
     }
 
     /// Returns the number of arrivals that wait, at all barriers together.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.arrivals.len()
     }
 
     /// Returns whether this request waits.
-    #[must_use]
     pub fn waits(&self, arrival: ArrivalId) -> bool {
         self.arrivals.contains(arrival)
     }

@@ -1,15 +1,12 @@
 //! Trait of every kind of store: it performs requests on whole keys.
 
-use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::cancel::CancelToken;
-use crate::driver::clock::Clock;
+use crate::driver::call_error::Refusal;
 use crate::driver::native_client::NativeClient;
+use crate::driver::prelude::*;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::store::call::{Call, Outcome, WaitMode};
-use crate::time::Instant;
-use alloc::sync::Arc;
 
 /// Times of one call on the clock of its backend, whether the call waits, and what cancels it.
 #[derive(Clone, Copy, Debug)]

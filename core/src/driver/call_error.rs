@@ -2,12 +2,9 @@
 
 use super::resolve::error_text;
 use crate::error::{Cause, ErrorKind, Failure, OneLine, Operation, Phase, Sentence};
+use crate::prelude::*;
 use crate::store::call::Call;
 use crate::store::op::Key;
-use crate::time::Duration;
-use alloc::boxed::Box;
-use alloc::string::{String, ToString};
-use core::fmt;
 use core::fmt::Write as _;
 
 /// Reason why a call failed. Its text is one sentence that names operation, key, server, time, phase and cause.
@@ -42,7 +39,6 @@ impl From<Failure> for Refusal {
 
 impl CallError {
     /// Makes the error of `operation` on `keys_count` keys, of which `key` is the first.
-    #[must_use]
     pub fn new(
         operation: Operation,
         (key, keys_count): (Option<Key<'_>>, usize),
@@ -71,49 +67,41 @@ impl CallError {
     }
 
     /// Returns the kind of failure.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.failure.kind
     }
 
     /// Returns the operation that was requested.
-    #[must_use]
     pub fn operation(&self) -> Operation {
         self.0.operation
     }
 
     /// Returns the phase in which the call failed.
-    #[must_use]
     pub fn phase(&self) -> Phase {
         self.0.failure.phase
     }
 
     /// Returns the time from the call to its failure.
-    #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.0.failure.elapsed
     }
 
     /// Returns the cause of the failure.
-    #[must_use]
     pub fn cause(&self) -> Cause {
         self.0.failure.cause
     }
 
     /// Returns kind, phase, elapsed time, cause and effect.
-    #[must_use]
     pub fn failure(&self) -> Failure {
         self.0.failure
     }
 
     /// Returns the first key, as on the wire and shortened to [`KEY_TEXT_BYTES_MAX`].
-    #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.0.key.as_deref()
     }
 
     /// Returns the store's name: a server as `host:port`, a path, a name.
-    #[must_use]
     pub fn peer(&self) -> &str {
         &self.0.peer
     }

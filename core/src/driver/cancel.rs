@@ -1,12 +1,10 @@
 //! Cancellation of blocking calls from another thread.
 
-use crate::time::Duration;
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
+use crate::driver::lock::Lock;
+use crate::opaque::opaque_debug;
+use crate::prelude::*;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock};
 
 /// Token that ends blocking calls. Clones are the same token.
 ///
@@ -37,12 +35,8 @@ impl Drop for TokenShared {
 struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Hook {
-    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn FnOnce() + Send>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn call(&self) {
-        let mut hook = self.lock();
+        let mut hook = self.0.locked();
         if let Some(hook) = hook.take() {
             hook();
         }
@@ -57,7 +51,6 @@ impl fmt::Debug for CancelToken {
 
 impl CancelToken {
     /// Makes a token that is not cancelled.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -80,7 +73,7 @@ impl CancelToken {
 
     /// Cancels the token and its children. Their hooks run in this thread, each once.
     pub fn cancel(&self) {
-        let mut hooks = self.lock();
+        let mut hooks = self.0.hooks.locked();
         self.0.is_cancelled.store(true, Ordering::Release);
         let called = core::mem::take(&mut *hooks);
         // A hook may run code of the program, and that code may use this token.
@@ -90,7 +83,6 @@ impl CancelToken {
     }
 
     /// Returns whether the token is cancelled. Takes no lock, so a hook may take a lock that the caller holds.
-    #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled.load(Ordering::Acquire)
     }
@@ -98,7 +90,7 @@ impl CancelToken {
     /// Waits until the token is cancelled, for at most `timeout`. Returns whether it is.
     pub fn wait(&self, timeout: Duration) -> bool {
         let waits = |_: &mut Vec<Arc<Hook>>| !self.is_cancelled();
-        drop(self.0.cancelled.wait_timeout_while(self.lock(), timeout, waits));
+        drop(self.0.cancelled.wait_timeout_while(self.0.hooks.locked(), timeout, waits));
         self.is_cancelled()
     }
 
@@ -107,7 +99,7 @@ impl CancelToken {
     #[must_use = "the hook is removed when this is dropped"]
     pub fn on_cancel(&self, hook: impl FnOnce() + Send + 'static) -> CancelGuard {
         let hook = Arc::new(Hook(Mutex::new(Some(Box::new(hook)))));
-        let mut hooks = self.lock();
+        let mut hooks = self.0.hooks.locked();
         let is_cancelled = self.is_cancelled();
         if !is_cancelled {
             hooks.push(Arc::clone(&hook));
@@ -118,11 +110,6 @@ impl CancelToken {
         }
         CancelGuard { token: self.clone(), hook: Some(hook) }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Hook>>> {
-        // No code that holds the lock panics in the middle of a change.
-        self.0.hooks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Registration of a hook. If the hook is running on another thread, dropping this waits for its end.
@@ -131,11 +118,7 @@ pub struct CancelGuard {
     hook: Option<Arc<Hook>>,
 }
 
-impl fmt::Debug for CancelGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CancelGuard")
-    }
-}
+opaque_debug!(CancelGuard);
 
 impl CancelGuard {
     /// Removes the hook without waiting for a call of it. This is for hooks that run code of the program, which may
@@ -146,7 +129,7 @@ impl CancelGuard {
 
     fn forget(&mut self) -> Option<Arc<Hook>> {
         let hook = self.hook.take()?;
-        let mut hooks = self.token.lock();
+        let mut hooks = self.token.0.hooks.locked();
         let index = hooks.iter().position(|known| Arc::ptr_eq(known, &hook));
         let known = index.map(|index| hooks.swap_remove(index));
         // The hook may hold the last reference to an object whose destructor takes long.
@@ -159,7 +142,7 @@ impl CancelGuard {
 impl Drop for CancelGuard {
     fn drop(&mut self) {
         if let Some(hook) = self.forget() {
-            let hook = hook.lock().take();
+            let hook = hook.0.locked().take();
             drop(hook);
         }
     }
@@ -200,33 +183,27 @@ impl Default for Canceller {
     }
 }
 
-impl fmt::Debug for Canceller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Canceller")
-    }
-}
+opaque_debug!(Canceller);
 
 impl Canceller {
     /// Makes a canceller of calls that `parent` ends, too. `wake` is called when they are cancelled.
-    #[must_use]
     pub fn of(parent: &CancelToken, wake: Option<Arc<dyn Fn() + Send + Sync>>) -> Self {
         let current = Mutex::new(Current::new(CancelToken::new(), parent, wake.as_ref()));
         Self(Arc::new(CancellerShared { wake, current }))
     }
 
     /// Returns the token of a call that begins now.
-    #[must_use]
     pub fn token(&self) -> CancelToken {
-        self.lock().token.clone()
+        self.0.current.locked().token.clone()
     }
 
     /// Ends the calls that have begun. Calls that begin later are not affected.
     pub fn cancel(&self) {
         let cancelled = loop {
-            let parent = self.lock().parent.clone();
+            let parent = self.0.current.locked().parent.clone();
             // Not under the lock: a parent that is cancelled already calls the wake function at once.
             let next = Current::new(CancelToken::new(), &parent, self.0.wake.as_ref());
-            let mut current = self.lock();
+            let mut current = self.0.current.locked();
             if Arc::ptr_eq(&current.parent.0, &parent.0) {
                 break core::mem::replace(&mut *current, next);
             }
@@ -237,13 +214,8 @@ impl Canceller {
     /// Sets the parent of the tokens of later calls. This is for cancellers without a wake function: it would not be
     /// called for the calls that have begun.
     pub fn set_parent(&self, parent: &CancelToken) {
-        let mut current = self.lock();
+        let mut current = self.0.current.locked();
         *current = Current::new(current.own.clone(), parent, None);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Current> {
-        // No code that holds the lock panics in the middle of a change.
-        self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -298,7 +270,7 @@ mod tests {
         assert!(child_of(&parent).is_cancelled());
         let parent = CancelToken::new();
         drop(child_of(&parent));
-        assert!(parent.lock().is_empty(), "nothing is left of it");
+        assert!(parent.0.hooks.locked().is_empty(), "nothing is left of it");
     }
 
     #[test]

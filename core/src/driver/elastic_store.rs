@@ -9,11 +9,8 @@ use crate::elastic_store::get_all::{
 };
 use crate::elastic_store::{GroupError, IGNORED_VALUE, Step, UnexpectedOutcome, check_group};
 use crate::error::{Cause, ErrorKind};
+use crate::prelude::*;
 use crate::store::call::Outcome;
-use crate::time::{Duration, Instant};
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 
 /// Reason why ranks did not meet.
 #[derive(Debug, thiserror::Error)]

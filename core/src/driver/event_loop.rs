@@ -8,9 +8,8 @@
 //! [`EventLoop`] knows no protocol: its user watches sockets under tokens and gets [`Ready`] ones back.
 
 use super::clock::Clock;
-use crate::time::{Duration, Instant};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
+use crate::opaque::opaque_debug;
+use crate::prelude::*;
 use core::mem::MaybeUninit;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -170,14 +169,7 @@ pub struct EventLoop {
     armed: Option<Instant>,
 }
 
-impl core::fmt::Debug for EventLoop {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("EventLoop")
-            .field("fd", &self.fd())
-            .field("armed", &self.armed)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(EventLoop);
 
 impl EventLoop {
     /// Makes a loop that watches nothing yet.
@@ -202,19 +194,16 @@ impl EventLoop {
     }
 
     /// Returns the descriptor that is readable when there is something to do.
-    #[must_use]
     pub fn fd(&self) -> RawFd {
         self.epoll.fd.as_raw_fd()
     }
 
     /// Returns the loop's clock.
-    #[must_use]
     pub const fn clock(&self) -> &Clock {
         &self.clock
     }
 
     /// Returns a waker for other threads.
-    #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }

@@ -15,9 +15,8 @@ mod catching_up;
 mod locked;
 
 use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, Description, NOT_RELEASED, Span};
-use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::cancel::CancelToken;
-use crate::driver::clock::Clock;
+use crate::driver::call_error::Refusal;
+use crate::driver::prelude::*;
 use crate::driver::take::Take;
 use crate::driver::timeout::{Timeout, Timeouts};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
@@ -25,16 +24,10 @@ use crate::limits::{FrameLimits, LogLimits};
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::file_log::{KEY_SCOPE, Log, LogError, Remains, Reply};
 use crate::store::op::Request;
-use crate::time::Duration;
-use alloc::boxed::Box;
-use alloc::string::ToString;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use catching_up::FileAccess;
 use locked::{Access, Identity, Locked, removed};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Options of a file store.
 #[derive(Clone, Debug, Default)]
@@ -167,7 +160,7 @@ impl FileStore {
     }
 
     fn lock_wakes(&self) -> MutexGuard<'_, u64> {
-        self.wakes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wakes.locked()
     }
 
     /// Returns whether the file has grown. Reads its length without the lock, which would block writers.
@@ -223,7 +216,7 @@ impl FileStore {
 
 fn lock_state(state: &Mutex<FileState>) -> MutexGuard<'_, FileState> {
     // After a panic, the log is still valid up to its offset.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.locked()
 }
 
 impl FileState {

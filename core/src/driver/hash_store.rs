@@ -5,9 +5,8 @@
 //! pop.
 
 use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, Description, NOT_RELEASED, Span};
-use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::cancel::CancelToken;
-use crate::driver::clock::Clock;
+use crate::driver::call_error::Refusal;
+use crate::driver::prelude::*;
 use crate::driver::random::random_seed;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
@@ -17,11 +16,7 @@ use crate::limits::{EngineLimits, FrameLimits};
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::engine::{Answer, Applied, ApplyError, Engine, Readiness};
 use crate::store::op::{Key, Keys, Request};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use slab::Slab;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Options of a store in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +64,6 @@ struct Popper {
 
 impl HashStore {
     /// Makes a new, empty store.
-    #[must_use]
     pub fn new(options: HashStoreOptions) -> Self {
         let engine = Engine::new(options.engine, random_seed());
         let (waiting, released, poppers) = (Slab::new(), Vec::new(), Vec::new());
@@ -80,7 +74,7 @@ impl HashStore {
 
     fn lock(&self) -> MutexGuard<'_, HashStoreState> {
         // No code that holds the lock panics in the middle of a change.
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.locked()
     }
 
     fn drive(&self, call: &Call<'_>, span: Span<'_>, take: &mut dyn Take) -> Result<Outcome, Failure> {

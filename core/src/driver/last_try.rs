@@ -2,11 +2,8 @@
 
 use super::call_error::CallError;
 use super::resolve::error_text;
+use crate::driver::prelude::*;
 use crate::error::{Cause, ErrorKind, Failure};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use core::fmt;
-use std::sync::{Mutex, PoisonError};
 
 /// Failed attempt to reach a server. Its text contains no times, so it changes only with the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +14,6 @@ pub struct FailedTry {
 
 impl FailedTry {
     /// Makes the description of a failed attempt to reach `peer`.
-    #[must_use]
     pub fn new(peer: &str, failure: Failure) -> Self {
         Self { peer: peer.into(), failure }
     }
@@ -66,13 +62,12 @@ pub struct LastTry(Arc<Mutex<Option<FailedTry>>>);
 impl LastTry {
     /// Replaces the last failed attempt.
     pub fn set(&self, failed: Option<FailedTry>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = failed;
+        *self.0.locked() = failed;
     }
 
     /// Returns the last failed attempt.
-    #[must_use]
     pub fn get(&self) -> Option<FailedTry> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.locked().clone()
     }
 }
 

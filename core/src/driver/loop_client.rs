@@ -18,19 +18,15 @@ use super::random::random_seed;
 use super::rendezvous::LastRounds;
 use super::store::Timeout;
 use super::store_client::StoreOptions;
+use crate::driver::prelude::*;
 use crate::error::Operation;
 use crate::node::multi_client::Answer;
 use crate::store::call::{Call, CallId, WaitMode};
 use crate::store::op::{Key, Request};
-use crate::time::Duration;
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use loop_store::LoopStore;
 use member::Members;
 use session::LoopSession;
-use std::io;
-use std::os::fd::RawFd;
 
 /// Event of a loop.
 #[derive(Debug)]
@@ -113,7 +109,6 @@ impl Loop {
 
     /// Returns the descriptor that is readable when [`Loop::poll`] has something to do. It stays the same for the
     /// loop's life.
-    #[must_use]
     pub fn fd(&self) -> RawFd {
         self.events.fd()
     }
@@ -163,7 +158,6 @@ impl Loop {
     }
 
     /// Returns the prefix of the keys of a store, or of a session's store.
-    #[must_use]
     pub fn scope(&self, store: MemberId) -> Option<&[u8]> {
         Some(self.store(store)?.scope)
     }
@@ -216,7 +210,6 @@ impl Loop {
     }
 
     /// Returns the number of a store's calls in progress.
-    #[must_use]
     pub fn pending(&self, store: MemberId) -> usize {
         self.store(store).map_or(0, |store| store.pending)
     }

@@ -14,11 +14,13 @@ pub mod event_loop;
 pub mod file_store;
 pub mod hash_store;
 pub mod last_try;
+pub mod lock;
 pub mod loop_client;
 pub mod native_client;
-pub mod native_store;
+mod native_store;
 pub mod plugin_store;
 mod plugin_threads;
+pub mod prelude;
 pub mod random;
 pub mod rendezvous;
 #[doc(hidden)]

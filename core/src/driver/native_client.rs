@@ -26,12 +26,11 @@ pub use response::{
 };
 pub use watch::{Change, Lease, Watch, WatchError};
 
-use crate::driver::call_error::CallError;
-use crate::driver::cancel::{CancelToken, Canceller};
+use crate::driver::cancel::Canceller;
 use crate::driver::channel::{Sender, unbounded};
-use crate::driver::clock::Clock;
 use crate::driver::event_loop::Waker;
 use crate::driver::last_try::{FailedTry, LastTry};
+use crate::driver::prelude::*;
 use crate::driver::random::random_seed;
 use crate::driver::socket::classify;
 use crate::driver::socket::endpoint_text;
@@ -43,21 +42,14 @@ use crate::node::native_client::Ending;
 use crate::node::native_client::fault::{Describe, DescribeEnd, failure_of};
 use crate::store::call::WaitMode;
 use crate::store::op::Key;
-use crate::time::Duration;
 use crate::wire::native::{Fault, FaultCode, Message, ServerFrame};
 use crate::wire::sink::Length;
-use alloc::boxed::Box;
-use alloc::string::{String, ToString};
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use core::fmt;
+use alloc::sync::Weak;
 use core::sync::atomic::{AtomicBool, Ordering};
 use inbox::{Inbox, InboxLimit, Last, Weighted};
 use oneshot::RecvTimeoutError;
 use session::Session;
 use session_driver::EncodedRequest;
-use std::io;
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Error response of the server, unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +70,6 @@ impl ServerFault {
     }
 
     /// Returns the fault as it was received.
-    #[must_use]
     pub fn as_fault(&self) -> Fault<'_> {
         Fault { code: self.code, first: self.first, second: self.second, text: &self.text }
     }
@@ -100,25 +91,21 @@ impl fmt::Debug for NativeError {
 
 impl NativeError {
     /// Returns the kind of failure.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.call.kind()
     }
 
     /// Returns the failed call.
-    #[must_use]
     pub const fn call(&self) -> &CallError {
         &self.call
     }
 
     /// Returns the server's response, if the server refused the call.
-    #[must_use]
     pub fn fault(&self) -> Option<&ServerFault> {
         self.fault.as_deref()
     }
 
     /// Returns the oldest revision that the server still remembers, for [`ErrorKind::Compacted`].
-    #[must_use]
     pub fn oldest_revision(&self) -> Option<u64> {
         self.fault().filter(|fault| fault.code == FaultCode::Compacted).map(|fault| fault.first)
     }
@@ -295,7 +282,7 @@ impl ClientShared {
     /// Makes an inbox for the pushes of one watch or lease.
     fn stream(&self, limit: InboxLimit) -> Arc<Inbox<OwnedFrame>> {
         let inbox = Arc::new(Inbox::new(limit));
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.streams.locked();
         streams.retain(|stream| stream.strong_count() > 0);
         streams.push(Arc::downgrade(&inbox));
         inbox
@@ -304,7 +291,7 @@ impl ClientShared {
     /// Wakes the threads that wait for pushes, so that they check whether they are cancelled.
     fn recheck_cancellation(&self) {
         self.events.recheck_cancellation();
-        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let streams = self.streams.locked();
         streams.iter().filter_map(Weak::upgrade).for_each(|stream| stream.recheck_cancellation());
     }
 }
@@ -363,7 +350,7 @@ impl fmt::Debug for NativeClient {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.thread.send(Command::Stop);
-        if let Some(thread) = self.thread.handle.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = self.thread.handle.locked().take() {
             thread.join();
         }
     }
@@ -467,46 +454,33 @@ impl NativeClient {
     }
 
     /// Returns the server as `host:port`.
-    #[must_use]
     pub fn peer(&self) -> &str {
         &self.inner.peer
     }
 
     /// Returns the options of the session.
-    #[must_use]
     pub fn options(&self) -> &NativeClientOptions {
         &self.inner.options
     }
 
     /// Returns the default timeouts of this handle's calls.
-    #[must_use]
     pub fn timeouts(&self) -> Timeouts {
         self.view.timeouts
     }
 
     /// Returns whether the session is over.
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.inner.shared.ending_cell.get().is_some()
     }
 
     /// Returns whether the server has ever greeted this session. If it has not, the server may not know the session.
-    #[must_use]
     pub fn has_opened(&self) -> bool {
         self.inner.shared.has_opened.load(Ordering::Acquire)
     }
 
     /// Returns the last failed attempt to connect, if there was one and there is no connection.
-    #[must_use]
     pub fn failed_try(&self) -> Option<FailedTry> {
         self.inner.shared.last_try.get()
-    }
-
-    /// Ends the calls in progress of this handle and its clones, in all threads, with [`ErrorKind::Cancelled`], and
-    /// so their waits for pushes and events. Later calls are not affected: to end a call that may not have begun, use
-    /// [`NativeClient::with_token`].
-    pub fn cancel(&self) {
-        self.canceller.cancel();
     }
 
     /// Wakes the waiting calls, so that they check their tokens.
@@ -629,7 +603,6 @@ impl NativeClient {
     }
 
     /// Removes this handle's scope from a key of the server.
-    #[must_use]
     pub fn name_of(&self, key: &[u8]) -> Vec<u8> {
         strip_scope(&self.view.scope, &Key::raw(key))
     }

@@ -5,21 +5,16 @@
 //! that calls the handle it is called from gets an error.
 
 use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, Description, NOT_RELEASED, Span};
-use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::cancel::CancelToken;
-use crate::driver::clock::Clock;
+use crate::driver::call_error::Refusal;
 use crate::driver::plugin_threads::{Ended, PluginThreads};
+use crate::driver::prelude::*;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::{ClientLimits, FrameLimits};
+use crate::opaque::opaque_debug;
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::op::{Key, Keys, Request};
-use crate::time::Duration;
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
 
 /// One request to a plug-in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,18 +96,13 @@ pub struct PluginStore {
     clock: Clock,
 }
 
-impl fmt::Debug for PluginStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PluginStore").field("options", &self.options).finish_non_exhaustive()
-    }
-}
+opaque_debug!(PluginStore);
 
 /// Interval at which keys are checked where the plug-in has no WAIT.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl PluginStore {
     /// Makes a store that calls `plugin`.
-    #[must_use]
     pub fn new(plugin: Arc<dyn Plugin>, options: PluginStoreOptions) -> Self {
         let threads = PluginThreads::new("rdzv-store", options.questions_max);
         Self { plugin, threads, options, clock: Clock::new() }

@@ -1,18 +1,12 @@
 //! Threads that run code of the program (plug-ins), which may block and may never return.
 
-use crate::driver::cancel::CancelToken;
 use crate::driver::channel::{Sender, bounded};
 use crate::driver::clock::from_now;
+use crate::driver::prelude::*;
 use crate::driver::threads;
-use crate::time::Duration;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::any::Any;
-use core::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 /// Reason why there is no result.
@@ -188,7 +182,7 @@ impl Drop for PluginThreads {
 impl PluginThreadsShared {
     fn lock(&self) -> MutexGuard<'_, PluginThreadsState> {
         // No code that holds the lock panics in the middle of a change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked()
     }
 
     /// Main loop of a thread; a new thread counts as idle.

@@ -2,21 +2,16 @@
 
 use crate::driver::cancel::CancelToken;
 use crate::driver::event_loop::Waker;
+use crate::driver::lock::Lock;
 use crate::driver::socket::classify;
 use crate::driver::threads;
 use crate::error::{Cause, ErrorKind};
-use crate::time::Duration;
-use alloc::boxed::Box;
+use crate::prelude::*;
 use alloc::ffi::CString;
-use alloc::string::{String, ToString};
-use alloc::sync::Arc;
-use alloc::vec;
-use alloc::vec::Vec;
-use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::io;
 use std::net::UdpSocket;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Addresses of a host, or the reason why none were found.
 pub type Found = Result<Vec<SocketAddr>, ResolveError>;
@@ -63,7 +58,6 @@ pub fn literal(host: &str, port: u16) -> Option<SocketAddr> {
 
 /// Returns the address of this host on the way to a server. Looks `host` up if it is a name, on the calling thread, and
 /// sends nothing.
-#[must_use]
 pub fn address_towards(host: &str, port: u16) -> Option<IpAddr> {
     let server = match literal(host, port) {
         Some(server) => server,
@@ -99,12 +93,12 @@ pub(super) fn within<T: Send + 'static>(
     let (over, result) = (CancelToken::child_of(&[token]), Arc::new(Mutex::new(None)));
     let (end, found) = (over.clone(), Arc::clone(&result));
     let look_up = move || {
-        *found.lock().unwrap_or_else(PoisonError::into_inner) = look_up();
+        *found.locked() = look_up();
         end.cancel();
     };
     threads::spawn("rdzv-resolve", look_up).ok()?;
     over.wait(timeout);
-    result.lock().unwrap_or_else(PoisonError::into_inner).take()
+    result.locked().take()
 }
 
 /// Looks `host` up on a new thread, which passes the result to `done`.
@@ -143,7 +137,7 @@ impl HostLookup {
         self.pending = Some(Arc::clone(&result));
         let begun = look_up(&self.host, self.port, move |found| {
             // The loop may have ended by now; then the result is dropped.
-            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+            *result.locked() = Some(found);
             waker.wake();
         });
         begun.err().map(|error| {
@@ -154,14 +148,12 @@ impl HostLookup {
 
     /// Returns whether a look-up has ended.
     pub(super) fn has_ended(&self) -> bool {
-        self.pending
-            .as_ref()
-            .is_some_and(|result| result.lock().unwrap_or_else(PoisonError::into_inner).is_some())
+        self.pending.as_ref().is_some_and(|result| result.locked().is_some())
     }
 
     /// Returns the result of a look-up that has ended, once.
     pub(super) fn take(&mut self) -> Option<Found> {
-        let found = self.pending.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let found = self.pending.as_ref()?.locked().take()?;
         self.pending = None;
         Some(found)
     }

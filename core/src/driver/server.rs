@@ -11,18 +11,19 @@ pub use listener::open as open_listener;
 pub use listener::{Family, StartError, StartErrorKind};
 
 use crate::driver::channel::{Sender, unbounded};
+use crate::driver::lock::Lock;
 use crate::driver::socket::KeepAlive;
 use crate::driver::threads::{self, Thread, panic_text};
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
+use crate::opaque::opaque_debug;
 use oneshot::RecvTimeoutError;
 use reactor::{Command, Reactor};
 use std::boxed::Box;
-use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::string::{String, ToString};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 use std::vec::Vec;
@@ -58,19 +59,10 @@ pub struct ServerOptions {
     pub observer: Box<dyn FnMut(&Event) + Send>,
 }
 
-impl fmt::Debug for ServerOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerOptions")
-            .field("listen", &self.listen)
-            .field("more", &self.more)
-            .field("limits", &self.limits)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(ServerOptions);
 
 impl ServerOptions {
     /// Returns options for a server on `host:port` with default settings.
-    #[must_use]
     pub fn on(host: &str, port: u16) -> Self {
         Self {
             listen: Listen::Address { host: host.to_string(), port, family: Family::AsGiven },
@@ -148,25 +140,21 @@ impl Server {
     }
 
     /// Returns the first bound address, with the port that the system chose.
-    #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addrs[0]
     }
 
     /// Returns all bound addresses, in the order of the options.
-    #[must_use]
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.local_addrs
     }
 
     /// Returns the reason why the server has ended; `None` while it runs.
-    #[must_use]
     pub fn failure(&self) -> Option<ServerFailure> {
         self.failure_cell.get().cloned()
     }
 
     /// Blocks until the server has ended and returns the reason.
-    #[must_use]
     pub fn wait(&self) -> ServerFailure {
         self.failure_cell.wait().clone()
     }
@@ -195,7 +183,7 @@ impl Server {
         if self.thread_id == std::thread::current().id() {
             return Ok(());
         }
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = self.thread.locked().take() {
             thread.join();
         }
         match self.failure() {

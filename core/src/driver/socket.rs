@@ -1,9 +1,7 @@
 //! Client sockets: how they are opened, and what their errors mean.
 
 use crate::error::{Cause, ErrorKind};
-use crate::time::Duration;
-use alloc::format;
-use alloc::string::{String, ToString};
+use crate::prelude::*;
 use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -176,7 +174,6 @@ pub fn classify(error: &io::Error) -> (ErrorKind, Cause) {
 }
 
 /// Formats `host:port`, with brackets around an IPv6 address.
-#[must_use]
 pub fn endpoint_text(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]:{port}")

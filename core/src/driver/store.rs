@@ -10,13 +10,12 @@ pub use crate::driver::timeout::{Timeout, Timeouts};
 
 use crate::barrier::by_keys::{COUNTER_SUFFIX, KeyBarrier, KeyBarrierState};
 use crate::driver::backend::{CANCELLED, Description, NOT_RELEASED};
-use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::cancel::{CancelToken, Canceller};
-use crate::driver::clock::Clock;
+use crate::driver::call_error::Refusal;
+use crate::driver::cancel::Canceller;
 use crate::driver::file_store::{FileStore, FileStoreOptions};
 use crate::driver::hash_store::{HashStore, HashStoreOptions};
 use crate::driver::native_client::{NativeClient, NativeClientOptions};
-use crate::driver::native_store::NativeStore;
+use crate::driver::prelude::*;
 use crate::driver::store_client::{Client, StoreOptions};
 use crate::driver::take::{List, NoValue, OneValue, Take, strip_scope};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
@@ -24,13 +23,7 @@ use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::clue::{CLUE_TIMEOUT, Clue};
 use crate::store::number::parse_leading;
 use crate::store::op::{Key, Keys, Pairs, Request};
-use crate::time::Duration;
 use crate::workers::{CHECK_IN, CHECK_OUT, WORKERS_KEY, WorkersStep, WorkersWait};
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
 
@@ -71,7 +64,7 @@ impl Store {
     /// # Errors
     /// The reason why the session could not be opened.
     pub fn connect_native(host: &str, port: u16, options: NativeClientOptions) -> Result<Self, CallError> {
-        NativeStore::connect(host, port, options).map(|store| Self::over(Arc::new(store)))
+        Ok(Self::over(Arc::new(NativeClient::connect(host, port, options)?)))
     }
 
     /// Opens a file as a store that PyTorch's `FileStore`s can share. Creates it if it is missing.
@@ -83,13 +76,11 @@ impl Store {
     }
 
     /// Makes a new, empty store in this process.
-    #[must_use]
     pub fn in_process(options: HashStoreOptions) -> Self {
         Self::over(Arc::new(HashStore::new(options)))
     }
 
     /// Makes a handle of any kind of store.
-    #[must_use]
     pub fn over(backend: Arc<dyn Backend>) -> Self {
         let canceller = canceller_of(&backend, &CancelToken::new());
         let Description { clock, scope, barrier_method, timeouts, .. } = backend.description();
@@ -176,19 +167,16 @@ impl Store {
     }
 
     /// Returns the name of the store in error messages: `host:port`, a path, a name.
-    #[must_use]
     pub fn peer(&self) -> &str {
         self.backend.description().peer
     }
 
     /// Returns the default timeouts of this handle's calls.
-    #[must_use]
     pub fn timeouts(&self) -> Timeouts {
         Timeouts { call: self.timeout(), ..self.backend.description().timeouts }
     }
 
     /// Returns the timeout of calls that set none: initially the one in the store's options, then the last one set.
-    #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::from_nanos(self.timeout_nanos.load(Ordering::Relaxed))
     }

@@ -10,10 +10,9 @@ mod pool;
 mod wire;
 
 use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, Description, Span};
-use crate::driver::call_error::{CallError, Refusal};
-use crate::driver::cancel::CancelToken;
-use crate::driver::clock::Clock;
+use crate::driver::call_error::Refusal;
 use crate::driver::last_try::LastTry;
+use crate::driver::prelude::*;
 use crate::driver::random::random_seed;
 use crate::driver::socket::{KeepAlive, endpoint_text};
 use crate::driver::take::Take;
@@ -23,9 +22,6 @@ use crate::limits::ClientLimits;
 use crate::rng::Rng;
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::dial::{DialOptions, Rounds};
-use crate::time::Duration;
-use alloc::boxed::Box;
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pool::{Entered, HoldTime, Pool};
 
@@ -70,14 +66,12 @@ impl Default for StoreOptions {
 
 impl StoreOptions {
     /// Returns the default timeouts of calls.
-    #[must_use]
     pub const fn timeouts(&self) -> Timeouts {
         Timeouts { call: self.timeout, answer: self.response_timeout }
     }
 
     /// Resolves [`StoreOptions::connect_timeout`]: returns the time until the deadline, and how often each address is
     /// tried.
-    #[must_use]
     pub const fn connect_budget(&self) -> (Duration, Rounds) {
         match self.timeouts().wait_budget(Timeout::After(self.connect_timeout)) {
             (span, WaitMode::Once) => (span, Rounds::One),
@@ -137,7 +131,6 @@ impl Client {
     }
 
     /// Returns the number of connections that no call uses.
-    #[must_use]
     pub fn idle_connections(&self) -> usize {
         self.pool.idle_count()
     }

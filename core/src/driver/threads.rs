@@ -1,8 +1,7 @@
 //! Threads of the library. They block all signals: a program's handlers run on the program's threads.
 
 use crate::driver::clock::Clock;
-use crate::time::Duration;
-use alloc::boxed::Box;
+use crate::prelude::*;
 use std::io;
 use std::mem::MaybeUninit;
 use std::string::{String, ToString};
@@ -34,13 +33,11 @@ impl Thread {
 
     /// Returns whether this process has the thread. In a forked child it does not exist, so it receives no messages
     /// there.
-    #[must_use]
     pub fn is_here(&self) -> bool {
         std::process::id() == self.owner
     }
 
     /// Returns whether the thread has ended, or does not exist in this process.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         !self.is_here() || self.handle.is_finished()
     }

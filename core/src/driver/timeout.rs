@@ -32,7 +32,6 @@ impl Default for Timeouts {
 
 impl Timeouts {
     /// Resolves a timeout: returns the time until the deadline, and whether the call waits.
-    #[must_use]
     pub const fn wait_budget(&self, timeout: Timeout) -> (Duration, WaitMode) {
         match timeout {
             Timeout::Default if self.call.is_zero() => (self.answer, WaitMode::Once),

@@ -11,13 +11,9 @@
 
 use super::survey::Survey;
 use super::{GroupError, Step, UnexpectedOutcome, check_group, counter_key, joined, last_member_key};
+use crate::prelude::*;
 use crate::store::call::Outcome;
-use crate::time::{Duration, Instant, Seconds};
-use alloc::boxed::Box;
-use alloc::string::{String, ToString};
-use alloc::vec;
-use alloc::vec::Vec;
-use core::fmt;
+use crate::time::Seconds;
 
 /// Default timeout of PyTorch's barrier.
 pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
@@ -45,7 +41,6 @@ pub struct BarrierOptions {
 
 impl BarrierOptions {
     /// Creates options with PyTorch's timeouts, and without tracing.
-    #[must_use]
     pub fn new(world_size: i64, key_prefix: &str) -> Self {
         Self {
             world_size,
@@ -118,7 +113,6 @@ impl TracedBarrier {
     }
 
     /// Returns the next step; `None` when there is a [`TracedBarrier::barrier_outcome`].
-    #[must_use]
     pub fn next_step(&self) -> Option<Step> {
         let prefix = &*self.options.key_prefix;
         Some(match &self.state {
@@ -142,13 +136,11 @@ impl TracedBarrier {
     }
 
     /// Returns the step that counts the arrivals, for use after a timeout. The outcome is their number.
-    #[must_use]
     pub fn count_step(&self) -> Step {
         Step::Add { key: counter_key(&self.options.key_prefix), delta: 0 }
     }
 
     /// Returns the outcome, if the barrier has ended.
-    #[must_use]
     pub const fn barrier_outcome(&self) -> Option<&BarrierOutcome> {
         match &self.state {
             BarrierState::Done(barrier_outcome) => Some(barrier_outcome),
@@ -158,13 +150,11 @@ impl TracedBarrier {
 
     /// Returns whether the other participants no longer depend on this one: its arrival was counted, and if it was
     /// the last, the others were released.
-    #[must_use]
     pub const fn has_arrived(&self) -> bool {
         !matches!(self.state, BarrierState::Arriving | BarrierState::Announcing)
     }
 
     /// Returns whether the wait has timed out, and the search for the missing ranks is in progress.
-    #[must_use]
     pub const fn is_tracing(&self) -> bool {
         !matches!(
             self.state,
@@ -274,7 +264,6 @@ pub struct BarrierTimeout {
 impl BarrierTimeout {
     /// Creates the error of an outcome, with the caller's names of ranks. Returns `None` if the barrier was
     /// released, the missing ranks are unknown, or the options have no rank.
-    #[must_use]
     pub fn of(
         options: &BarrierOptions,
         barrier_outcome: &BarrierOutcome,
@@ -295,7 +284,6 @@ impl BarrierTimeout {
     }
 
     /// Returns the names of the missing ranks, in order of rank.
-    #[must_use]
     pub fn missing_names(&self) -> &[String] {
         if self.missing.is_empty() { &[] } else { &self.names }
     }

@@ -5,22 +5,16 @@ use super::barrier::BarrierOptions;
 use super::survey::Survey;
 use super::{Step, joined};
 use crate::error::{OneLine, Span};
+use crate::prelude::*;
 use crate::store::call::Outcome;
-use crate::time::Duration;
-use alloc::boxed::Box;
-use alloc::string::ToString;
-use alloc::vec::Vec;
-use core::fmt;
 use core::fmt::Write as _;
 
 /// Returns the key of one rank's data: the prefix directly followed by the rank.
-#[must_use]
 pub fn data_key(prefix: &str, rank: i64) -> Box<str> {
     joined(&[prefix, &rank.to_string()])
 }
 
 /// Returns the keys of all ranks' data, in order.
-#[must_use]
 pub fn data_keys(prefix: &str, world_size: i64) -> Vec<Box<str>> {
     (0..world_size).map(|rank| data_key(prefix, rank)).collect()
 }
@@ -89,13 +83,11 @@ pub struct DataSearch {
 
 impl DataSearch {
     /// Creates the search in an exchange of `world_size` ranks under `prefix`.
-    #[must_use]
     pub fn new(prefix: &str, world_size: i64) -> Self {
         Self { prefix: prefix.into(), survey: Survey::new(world_size) }
     }
 
     /// Returns the next step; `None` when [`DataSearch::lacking`] has the result.
-    #[must_use]
     pub fn next_step(&self) -> Option<Step> {
         let range = self.survey.next()?;
         Some(Step::Check { keys: range.map(|rank| data_key(&self.prefix, rank)).collect() })
@@ -107,7 +99,6 @@ impl DataSearch {
     }
 
     /// Returns the ranks that provided no data; `None` if all have by now.
-    #[must_use]
     pub fn lacking(&self) -> Option<Lacking> {
         let ranks = self.survey.missing().to_vec();
         (!ranks.is_empty()).then_some(Lacking::Data { ranks, more: !self.survey.is_complete() })
@@ -116,7 +107,6 @@ impl DataSearch {
 
 /// Returns the options of the barrier at which the ranks of an exchange under `prefix` confirm that they have read all
 /// data. Only rank 0 waits there, for up to `timeout`; the others leave once they have arrived.
-#[must_use]
 pub fn read_confirmation(prefix: &str, world_size: i64, timeout: Duration) -> BarrierOptions {
     BarrierOptions { timeout, ..BarrierOptions::new(world_size, &joined(&[prefix, "/finished"])) }
 }

@@ -1,8 +1,7 @@
 //! Search for the ranks without a mark, with few requests: it checks whole ranges, and halves a range with a
 //! missing mark.
 
-use alloc::vec;
-use alloc::vec::Vec;
+use crate::prelude::*;
 use core::ops::Range;
 
 /// Maximum number of missing ranks to find: enough to see whether one host or several are missing.

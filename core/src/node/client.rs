@@ -39,26 +39,22 @@ pub struct Attempts {
 
 impl Attempts {
     /// Begins with an attempt in `mode`, the profile's.
-    #[must_use]
     pub const fn new(operation: Operation, mode: GetMode) -> Self {
         Self { operation, first_mode: mode, mode, retries: 0, lost: None }
     }
 
     /// Returns the operation of the call.
-    #[must_use]
     pub const fn operation(&self) -> Operation {
         self.operation
     }
 
     /// Returns the mode of the current attempt.
-    #[must_use]
     pub const fn mode(&self) -> GetMode {
         self.mode
     }
 
     /// Returns how the connection of the last attempt was lost, if the call was repeated. That says more than why there
     /// is no further connection.
-    #[must_use]
     pub const fn lost(&self) -> Option<Failure> {
         self.lost
     }
@@ -99,7 +95,6 @@ impl Attempts {
     }
 
     /// Returns the mode for later calls, if this one ended in another than it began in and the other one works.
-    #[must_use]
     pub fn learned(&self, result: &Result<Outcome, Failure>) -> Option<GetMode> {
         let works = result.as_ref().map_or_else(|failure| failure.cause == Cause::NotReleased, |_| true);
         (works && self.mode != self.first_mode).then_some(self.mode)
@@ -150,7 +145,6 @@ impl ServerProfile {
 
 /// Returns the failure of a call that ended in `phase` because its deadline passed or its caller cancelled it. `todo` is
 /// what became of its connection.
-#[must_use]
 pub const fn given_up(kind: ErrorKind, phase: Phase, todo: GiveUp) -> Failure {
     let (cause, effect) = match todo {
         GiveUp::Nothing => (Cause::NotReleased, Effect::None),
@@ -164,14 +158,12 @@ pub const fn given_up(kind: ErrorKind, phase: Phase, todo: GiveUp) -> Failure {
 }
 
 /// Returns the failure of a call whose connection violated the protocol. `effect` is what the call may have changed.
-#[must_use]
 pub const fn violation_failure(violation: Violation, effect: Effect) -> Failure {
     let cause = Cause::Violation(violation);
     Failure { effect, ..Failure::new(ErrorKind::WrongProtocol, Phase::Receiving, cause) }
 }
 
 /// Returns the failure of a call that could not be encoded onto a connection with capacity for it.
-#[must_use]
 pub const fn begin_failure(error: BeginError) -> Failure {
     let cause = match error {
         BeginError::Limit(limit) => Cause::Limit(limit),

@@ -20,14 +20,13 @@ use crate::ids::ConnId;
 use crate::limits::ClientLimits;
 use crate::node::client::{Attempts, ServerProfile, given_up};
 use crate::ordered::{Map, Number, Set};
+use crate::prelude::*;
 use crate::rng::Rng;
 use crate::store::call::{Call, CallId, Outcome, WaitMode};
 use crate::store::client_conn::GiveUp;
 use crate::store::dial::{DialOptions, Rounds};
-use crate::time::{Duration, Instant};
 use crate::wire::c10d::{Frame, encode_frame, parse_frame};
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use connections::ConnectionPool;
 use core::net::SocketAddr;
 
@@ -110,7 +109,6 @@ pub struct FailedCall {
 
 impl FailedCall {
     /// Returns the call that failed.
-    #[must_use]
     pub fn call(&self) -> Call<'_> {
         self.request.call()
     }
@@ -125,7 +123,6 @@ pub struct OwnedCall {
 
 impl OwnedCall {
     /// Copies a call into `frame`, whose bytes are dropped.
-    #[must_use]
     pub fn new(call: &Call<'_>, mut frame: Vec<u8>) -> Self {
         frame.clear();
         if let Call::Store(request, _) = call {
@@ -135,7 +132,6 @@ impl OwnedCall {
     }
 
     /// Returns the call.
-    #[must_use]
     pub fn call(&self) -> Call<'_> {
         match parse_frame(&self.frame) {
             Some(Frame::Request(request)) => Call::Store(request, self.wait_mode),
@@ -214,7 +210,6 @@ pub struct MultiClient {
 impl MultiClient {
     /// Creates a client without connections. The first call opens one. `seed` randomizes retry delays and the numbers
     /// that PINGs carry.
-    #[must_use]
     pub fn new(options: MultiClientOptions, seed: u64) -> Self {
         Self {
             options,
@@ -292,32 +287,27 @@ impl MultiClient {
     }
 
     /// Returns when [`Input::Tick`] is due.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(deadline, _)| deadline);
         deadline.into_iter().chain(self.pool.poll_timeout()).min()
     }
 
     /// Returns the bytes to send on a connection. Empty if the connection does not exist.
-    #[must_use]
     pub fn unsent(&self, conn: ConnId) -> &[u8] {
         self.pool.get(conn).map_or(&[], |connection| connection.out.unsent())
     }
 
     /// Returns the number of calls under way on a connection.
-    #[must_use]
     pub fn pending_on(&self, conn: ConnId) -> usize {
         self.pool.get(conn).map_or(0, |connection| connection.live)
     }
 
     /// Returns the number of calls under way.
-    #[must_use]
     pub fn pending(&self) -> usize {
         self.operations.len()
     }
 
     /// Returns the number of connections, including those that are being established.
-    #[must_use]
     pub fn connections(&self) -> usize {
         self.pool.len()
     }

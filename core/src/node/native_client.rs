@@ -107,7 +107,6 @@ pub struct NativeClient<const PENDING: usize> {
 impl<const PENDING: usize> NativeClient<PENDING> {
     /// Creates a client that starts connecting at `now`. The first output is [`Output::Resolve`]. `seed` randomizes the
     /// retry delays.
-    #[must_use]
     pub fn new(now: Instant, options: NativeOptions, seed: u64) -> Self {
         let deadline = now + options.connect_timeout;
         let mut client = Self {
@@ -133,31 +132,26 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Returns whether the session is open and has a connection.
-    #[must_use]
     pub fn is_live(&self) -> bool {
         self.ending.is_none() && self.session.state() == ClientState::Live
     }
 
     /// Returns the failure of the last connection attempt, while the client has no connection.
-    #[must_use]
     pub fn failed_try(&self, now: Instant) -> Option<Failure> {
         self.dialer.failed_try(now)
     }
 
     /// Returns the reason for the client's end; `None` while it works.
-    #[must_use]
     pub const fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
     /// Returns the identity of the session at the server.
-    #[must_use]
     pub const fn identity(&self) -> &Identity {
         self.session.identity()
     }
 
     /// Returns the node's part in its run.
-    #[must_use]
     pub const fn participant(&self) -> &Participant {
         &self.participant
     }
@@ -265,7 +259,6 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Returns when [`Input::Tick`] is due.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.ending.is_some() {
             return None;
@@ -371,7 +364,6 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Returns HELLO for a node with this name.
-    #[must_use]
     pub const fn hello<'a>(&self, identity: Identity, node: &'a [u8], auth: &'a [u8]) -> ClientFrame<'a> {
         let SessionOptions { grace_ms, heartbeat_ms, heartbeats_missed_max } = *self.session.options();
         let Identity { incarnation, session, token } = identity;
@@ -390,7 +382,6 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Returns the limits of a server's frames. A value there may be as long as a frame, unlike in a request.
-    #[must_use]
     pub const fn answer_limits(limits: &FrameLimits) -> FrameLimits {
         FrameLimits { value_bytes_max: limits.frame_bytes_max as u64, ..*limits }
     }

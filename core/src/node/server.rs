@@ -15,13 +15,12 @@ pub use native::why_over;
 
 use crate::ids::{ConnId, WaiterId};
 use crate::limits::ServerLimits;
+use crate::prelude::*;
 use crate::store::engine::{ApplyError, Engine};
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
-use crate::time::{Duration, Instant, PauseDetector, Poller};
+use crate::time::{PauseDetector, Poller};
 use crate::wire::native::MAGIC;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use conns::{Conn, Conns, Life, Protocol};
 use core::net::SocketAddr;
 use deadlines::{Deadline, Deadlines};
@@ -61,7 +60,6 @@ pub struct Server {
 
 impl Server {
     /// Creates a server with an empty store.
-    #[must_use]
     pub fn new(limits: ServerLimits, instance: ServerInstance) -> Self {
         Self {
             limits,
@@ -80,7 +78,6 @@ impl Server {
     }
 
     /// Returns counts and sizes.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         let native = self.native.as_ref();
         Stats {
@@ -94,7 +91,6 @@ impl Server {
     }
 
     /// Returns the store.
-    #[must_use]
     pub const fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -149,7 +145,6 @@ impl Server {
     }
 
     /// Returns when [`Input::Tick`] is due at the latest.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let native = self.native.as_ref().and_then(|native| native.poll_timeout(&self.engine));
         [self.deadlines.next(), native].into_iter().flatten().min().map(|due| due + self.paused)
@@ -164,13 +159,11 @@ impl Server {
     }
 
     /// Returns the bytes to send to `conn`. Empty if the connection has ended.
-    #[must_use]
     pub fn unsent(&self, conn: ConnId) -> &[u8] {
         self.conns.get(conn).map_or(&[], |conn| conn.outbox.unsent())
     }
 
     /// Returns whether the caller may read from `conn`: not while its answers are unread, nor while it is closing.
-    #[must_use]
     pub fn wants_read(&self, conn: ConnId) -> bool {
         self.conns.get(conn).is_some_and(|conn| {
             conn.life == Life::Open && conn.outbox.unsent().len() < self.limits.unsent_bytes_high

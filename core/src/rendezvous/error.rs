@@ -1,10 +1,8 @@
 //! Errors of a rendezvous, in the kinds that PyTorch distinguishes.
 
-use crate::time::{Duration, Seconds};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
+use crate::prelude::*;
+use crate::time::Seconds;
 use core::error::Error;
-use core::fmt;
 
 /// Kind of a [`RendezvousError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,20 +22,13 @@ pub enum RendezvousErrorKind {
 }
 
 /// The service through which the nodes of a rendezvous meet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[allow(missing_docs, reason = "named as they are")]
 pub enum Backing {
+    #[error("the rendezvous server")]
     Server,
+    #[error("node 0, which hosts the store,")]
     NodeZero,
-}
-
-impl fmt::Display for Backing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Server => "the rendezvous server",
-            Self::NodeZero => "node 0, which hosts the store,",
-        })
-    }
 }
 
 /// The cause of a [`RendezvousError`], from any layer.
@@ -132,7 +123,6 @@ impl fmt::Display for Ranks<'_> {
 
 impl RendezvousError {
     /// Returns the kind of the error.
-    #[must_use]
     pub const fn kind(&self) -> RendezvousErrorKind {
         match self {
             Self::Closed { .. } => RendezvousErrorKind::Closed,

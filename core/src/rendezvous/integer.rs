@@ -1,8 +1,6 @@
 //! Integers as Python reads them, and strings as it quotes them. Ranks in Python and in C++ accept the same settings
 //! and refuse others with the same message.
-
-use alloc::boxed::Box;
-use core::fmt;
+use crate::prelude::*;
 
 /// A string that is no integer, or no 64-bit one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,11 +1,7 @@
 //! The parameters with which a node asks for a handler.
 
 use super::integer::parse_integer;
-use crate::time::Duration;
-use alloc::boxed::Box;
-use alloc::string::String;
-use alloc::vec::Vec;
-use core::fmt;
+use crate::prelude::*;
 
 /// A value of a backend's configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +42,6 @@ pub struct Config(Vec<(String, ConfigValue)>);
 
 impl Config {
     /// Creates an empty configuration.
-    #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
     }
@@ -60,7 +55,6 @@ impl Config {
     }
 
     /// Returns the value of an option.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<&ConfigValue> {
         let index = self.0.binary_search_by(|(known, _)| known.as_str().cmp(key)).ok()?;
         Some(&self.0[index].1)
@@ -171,13 +165,11 @@ pub struct RendezvousParameters {
 
 impl RendezvousParameters {
     /// Returns the least number of nodes of a round.
-    #[must_use]
     pub const fn min_nodes(&self) -> i64 {
         self.min_nodes
     }
 
     /// Returns the largest number of nodes of a round.
-    #[must_use]
     pub const fn max_nodes(&self) -> i64 {
         self.max_nodes
     }

@@ -1,8 +1,7 @@
 //! Endpoints and configuration strings.
 
 use super::parameters::{Config, ConfigValue};
-use alloc::boxed::Box;
-use alloc::string::{String, ToString};
+use crate::prelude::*;
 use core::net::Ipv6Addr;
 
 /// A configuration string that cannot be parsed.

@@ -119,7 +119,6 @@ pub enum Role {
 
 impl<'a> Entry<'a> {
     /// Returns the request to join in this role.
-    #[must_use]
     pub const fn frame(&self, role: Role) -> ClientFrame<'a> {
         match role {
             Role::Member => ClientFrame::Join { entry: *self },
@@ -220,19 +219,16 @@ impl Default for Participant {
 
 impl Participant {
     /// Creates a node that has not joined.
-    #[must_use]
     pub const fn new() -> Self {
         Self { part: Outside, part_unless_leaving: Outside, rejoin: None, join: 0, leave: 0, round: None }
     }
 
     /// Returns the node's state.
-    #[must_use]
     pub const fn part(&self) -> Part {
         self.part
     }
 
     /// Whether the request `id` is one of this node's.
-    #[must_use]
     pub const fn is_local(&self, id: u64) -> bool {
         let is_rejoin = matches!(self.rejoin, Some(Rejoin { join, .. }) if join == id);
         id != 0 && (id == self.join || id == self.leave || is_rejoin)

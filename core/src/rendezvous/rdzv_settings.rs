@@ -3,12 +3,8 @@
 use super::parameters::{ConfigValue, ParametersError, RendezvousParameters, fractional_seconds};
 use super::parse::{Endpoint, EndpointError};
 use super::timeouts::{TimeoutError, Timeouts};
-use crate::time::Duration;
+use crate::prelude::*;
 use crate::wire::native::{LastCall, RankOrder, Terms};
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 
 /// Name of the backend.
 pub const RDZV_BACKEND: &str = "rdzv";
@@ -227,19 +223,16 @@ impl RdzvSettings {
 
     /// Returns the time that more nodes may still join once there are enough, if it is counted from then on without
     /// extension.
-    #[must_use]
     pub fn last_call_span(&self) -> Option<Duration> {
         Some(self.timeouts.last_call).filter(|_| self.terms.last_call == LastCall::Fixed)
     }
 
     /// Returns the terms, on which all nodes of the run must agree.
-    #[must_use]
     pub fn terms(&self) -> Terms<'_> {
         Terms { rank_label: self.rank_label.as_bytes(), ..self.terms }
     }
 
     /// Returns the name of the `local_id`th node of process `pid` on `host`, unless the settings name it.
-    #[must_use]
     pub fn node_name(&self, host: &str, pid: u32, local_id: u32) -> String {
         self.node.clone().unwrap_or_else(|| format!("{host}_{pid}_{local_id}"))
     }

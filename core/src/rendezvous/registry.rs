@@ -1,7 +1,5 @@
 //! Registries of backends and of URL schemes, by name.
-
-use alloc::boxed::Box;
-use alloc::vec::Vec;
+use crate::prelude::*;
 
 /// Identity of a creator: equal for all handles of the same creator.
 pub type Identity = (usize, usize);
@@ -100,7 +98,6 @@ impl<C> Registry<C> {
     }
 
     /// Returns the entry of this name.
-    #[must_use]
     pub fn find(&self, name: &str) -> Option<&C> {
         self.0.iter().find(|(known, _)| **known == *name).map(|(_, entry)| entry)
     }

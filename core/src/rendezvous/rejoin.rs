@@ -111,7 +111,6 @@ pub struct Rejoin {
 
 impl Rejoin {
     /// Creates a join that may take `join_timeout`.
-    #[must_use]
     pub const fn new(now: Instant, join_timeout: Duration) -> Self {
         Self { stage: Stage::Asking, reason: Reason::Begun, join_timeout, began: now, rests_until: now }
     }
@@ -144,7 +143,6 @@ impl Rejoin {
     }
 
     /// Returns the next action and its reason.
-    #[must_use]
     pub const fn decide(&self) -> (Action, Reason) {
         let action = match self.stage {
             Stage::Asking => Action::Ask,
@@ -155,13 +153,11 @@ impl Rejoin {
     }
 
     /// Returns the time that the join may still take.
-    #[must_use]
     pub fn left(&self, now: Instant) -> Duration {
         (self.began + self.join_timeout).since(now)
     }
 
     /// Returns the time that the join has taken, as far as the timeout ran.
-    #[must_use]
     pub fn taken(&self, now: Instant) -> Duration {
         now.since(self.began)
     }

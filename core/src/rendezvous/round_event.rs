@@ -1,8 +1,7 @@
 //! Events of a round, as one of its members receives them.
 
+use crate::prelude::*;
 use crate::wire::native::Why;
-use alloc::boxed::Box;
-use core::fmt;
 
 /// Something that happened to a round or to its run.
 #[derive(Clone, Debug, PartialEq, Eq)]

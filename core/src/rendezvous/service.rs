@@ -8,6 +8,7 @@
 //!
 //! Pass inputs to [`Rendezvous::handle`], drain [`Rendezvous::poll_output`], and pass [`Input::Tick`] at
 //! [`Rendezvous::poll_timeout`]. Time must not decrease between inputs.
+use crate::prelude::*;
 
 mod event;
 mod node;
@@ -29,11 +30,8 @@ pub use settings::{RunSettings, SettingsDifference, SettingsError, validate_run_
 pub use state::{NodeState, NodeStateEvent, Phase, PhaseEvent};
 
 use crate::limits::RendezvousLimits;
-use crate::ordered::{Index, Named, Number, Set};
+use crate::ordered::{Index, Named, Set, numbers};
 use crate::rendezvous::timeouts::TimeoutError;
-use crate::time::Instant;
-use alloc::sync::Arc;
-use core::fmt;
 use run::{Departure, Effects, Idle, JoinIntent, Run};
 use slab::Slab;
 
@@ -45,15 +43,7 @@ pub type RunId = Arc<str>;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ParticipantId(pub u64);
 
-impl Number for ParticipantId {
-    fn number(self) -> u64 {
-        self.0
-    }
-
-    fn from_number(number: u64) -> Self {
-        Self(number)
-    }
-}
+numbers!(ParticipantId: id => id.0, number => Self(number));
 
 impl fmt::Debug for ParticipantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -103,7 +93,6 @@ pub struct Rendezvous {
 
 impl Rendezvous {
     /// Creates a service without runs.
-    #[must_use]
     pub fn new(limits: RendezvousLimits) -> Self {
         Self {
             limits,
@@ -174,13 +163,11 @@ impl Rendezvous {
     }
 
     /// Returns when to pass [`Input::Tick`].
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|(when, _)| when)
     }
 
     /// Returns the state of a run; `None`: it is unknown.
-    #[must_use]
     pub fn status(&self, run_id: &str) -> Option<RunStatus> {
         let run = self.run(run_id)?;
         Some(RunStatus { phase: run.phase, round: run.round(), counts: run.counts })
@@ -188,7 +175,6 @@ impl Rendezvous {
 
     /// Returns the last round of a run, live or over, and its nodes by rank; `None`: there was none, or all its nodes
     /// have left.
-    #[must_use]
     pub fn members(&self, run_id: &str) -> Option<(u64, &[RoundMember])> {
         let record = self.run(run_id)?.record.as_ref()?;
         Some((record.round, &record.members))
@@ -203,7 +189,6 @@ impl Rendezvous {
     }
 
     /// Returns the run of a participant, and the participant's state there.
-    #[must_use]
     pub fn node_state(&self, participant: ParticipantId) -> Option<(&RunId, NodeState)> {
         let run = self.runs.get(self.participants.get(participant)?)?;
         Some((&run.id, run.state_of(participant)))

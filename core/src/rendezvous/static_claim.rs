@@ -2,13 +2,9 @@
 //! into the store before it joins a round, so that two nodes that were given the same rank detect each other.
 
 use super::static_settings::StaticError;
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::{String, ToString};
-use core::fmt;
+use crate::prelude::*;
 
 /// Returns the key of a node rank's claim, under the run's prefix.
-#[must_use]
 pub fn claim_key(rank: u64) -> String {
     format!("rdzv/static/nodes/{rank}")
 }
@@ -32,13 +28,11 @@ impl fmt::Display for Claim {
 
 impl Claim {
     /// Returns the bytes to write.
-    #[must_use]
     pub fn text(&self) -> String {
         format!("{} {} {}", self.host, self.pid, self.started)
     }
 
     /// Parses what a node wrote; `None` for anything else.
-    #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut parts = core::str::from_utf8(text).ok()?.rsplitn(3, ' ');
         let (started, pid, host) = (parts.next()?, parts.next()?, parts.next()?);
@@ -75,7 +69,6 @@ impl ClaimView<'_> {
     ///
     /// A node that died may rejoin, on its host at any time. On another host it may rejoin once the first round is
     /// complete: until then it cannot be distinguished from a second node with the same rank.
-    #[must_use]
     pub fn decide(&self, runs_here: impl FnOnce(&Claim) -> bool) -> ClaimDecision {
         let Some(current) = Claim::parse(self.current) else { return ClaimDecision::Take };
         if current == *self.local_claim {
@@ -92,7 +85,6 @@ impl ClaimView<'_> {
     }
 
     /// Returns the error of a node whose rank another process has.
-    #[must_use]
     pub fn refusal(&self, other: &Claim, rank: u64, run_id: &str) -> StaticError {
         let (one, two) = if self.was_local { (self.local_claim, other) } else { (other, self.local_claim) };
         let (one, two): (Box<str>, Box<str>) = (one.to_string().into(), two.to_string().into());

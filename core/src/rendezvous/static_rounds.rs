@@ -10,27 +10,22 @@
 //! written. An attempt that was given up is resumed by the next one.
 
 use crate::error::{Effect, ErrorKind};
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
+use crate::prelude::*;
 
 /// Largest number of missing nodes in an error: enough to tell whether one host is missing or several.
 pub const MISSING_MAX: usize = 16;
 
 /// Returns the key of a round's log, under the run's prefix.
-#[must_use]
 pub fn log_key(round: u64) -> String {
     key(round, "log")
 }
 
 /// Returns the key that is set once the log decides how the wait for the round ends.
-#[must_use]
 pub fn ended_key(round: u64) -> String {
     key(round, "told")
 }
 
 /// Returns the key prefix of a round's own store. The first round uses the rendezvous' own store.
-#[must_use]
 pub fn store_prefix(round: u64) -> String {
     key(round, "store")
 }
@@ -52,7 +47,6 @@ pub enum Entry {
 
 impl Entry {
     /// Returns the bytes to append, for the node of this rank.
-    #[must_use]
     pub fn text(self, rank: u64) -> String {
         let mark = match self {
             Self::Arrive => '+',
@@ -85,7 +79,6 @@ pub struct Attendance {
 
 impl Attendance {
     /// Parses the log of a round of `world_size` nodes. Invalid entries are ignored.
-    #[must_use]
     pub fn read(log: &[u8], world_size: u64) -> Self {
         let mut attendance = Self { world_size, present: Vec::new(), round_state: RoundState::Open };
         for entry in log.split(|&byte| byte == b' ') {
@@ -110,19 +103,16 @@ impl Attendance {
     }
 
     /// Returns the state of the round.
-    #[must_use]
     pub const fn round_state(&self) -> RoundState {
         self.round_state
     }
 
     /// Returns the number of present nodes.
-    #[must_use]
     pub const fn arrived(&self) -> u64 {
         self.present.len() as u64
     }
 
     /// Returns the ranks of the present nodes, sorted.
-    #[must_use]
     pub fn present(&self) -> &[u64] {
         &self.present
     }
@@ -261,7 +251,6 @@ pub struct StaticRounds {
 
 impl StaticRounds {
     /// Creates a node of this rank, which is in no round.
-    #[must_use]
     pub const fn new(rank: u64, world_size: u64) -> Self {
         Self {
             rank,
@@ -286,7 +275,6 @@ impl StaticRounds {
     }
 
     /// Returns the next step.
-    #[must_use]
     pub fn next_step(&self) -> Step {
         let round = self.round;
         match &self.stage {

@@ -3,10 +3,7 @@
 use super::parameters::{ConfigValue, ParametersError, RendezvousParameters, fractional_seconds};
 use super::parse::{Endpoint, EndpointError};
 use super::store_info::RendezvousStoreInfo;
-use crate::time::Duration;
-use alloc::boxed::Box;
-use alloc::string::String;
-use alloc::vec::Vec;
+use crate::prelude::*;
 
 /// Name of the backend.
 pub const STATIC_BACKEND: &str = "static";
@@ -123,7 +120,6 @@ impl StaticSettings {
     }
 
     /// Returns the prefix of the run's keys on the wire: that of PyTorch's prefix store over its TCP store.
-    #[must_use]
     pub fn scope(&self) -> Vec<u8> {
         [b"/", self.run_id.as_bytes(), b"/"].concat()
     }

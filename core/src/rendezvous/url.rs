@@ -6,10 +6,7 @@ mod split;
 pub use split::SplitError;
 
 use super::integer::{NotAnInteger, parse_integer};
-use alloc::boxed::Box;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
-use core::fmt;
+use crate::prelude::*;
 
 /// A URL that does not describe a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,29 +63,6 @@ pub enum UrlError {
     },
 }
 
-/// The kinds of exception that Python raises for a [`UrlError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "named as they are there")]
-pub enum UrlErrorKind {
-    ValueError,
-    RuntimeError,
-    AssertionError,
-    IndexError,
-}
-
-impl UrlError {
-    /// Returns the kind of exception that Python raises for this error.
-    #[must_use]
-    pub const fn kind(&self) -> UrlErrorKind {
-        match self {
-            Self::NodeArgumentsTwice { .. } | Self::NoHost => UrlErrorKind::AssertionError,
-            Self::NoHandler { .. } | Self::NotAgain { .. } => UrlErrorKind::RuntimeError,
-            Self::NoValue { .. } => UrlErrorKind::IndexError,
-            _ => UrlErrorKind::ValueError,
-        }
-    }
-}
-
 struct Again<'a>(&'a str);
 
 impl fmt::Display for Again<'_> {
@@ -100,30 +74,23 @@ impl fmt::Display for Again<'_> {
 }
 
 /// A missing part of a rendezvous.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     /// The path of a file.
+    #[error("path missing")]
     Path,
     /// The port.
+    #[error("port number missing")]
     Port,
     /// The rank.
+    #[error("rank parameter missing")]
     Rank,
     /// The world size.
+    #[error("world size parameter missing")]
     WorldSize,
     /// An environment variable.
+    #[error("environment variable {0} expected, but not set")]
     Variable(&'static str),
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Path => f.write_str("path missing"),
-            Self::Port => f.write_str("port number missing"),
-            Self::Rank => f.write_str("rank parameter missing"),
-            Self::WorldSize => f.write_str("world size parameter missing"),
-            Self::Variable(name) => write!(f, "environment variable {name} expected, but not set"),
-        }
-    }
 }
 
 /// Number of ranks, as far as the caller of a rendezvous knows it.
@@ -156,7 +123,6 @@ pub struct RankEnvironment {
 impl RankEnvironment {
     /// Whether the agent that started this rank hosts a store at `host:port`. `TORCHELASTIC_USE_AGENT_STORE` must be
     /// exactly `True`. It applies only to the agent's own address, compared as text.
-    #[must_use]
     pub fn agent_serves(&self, host: &str, port: u16) -> bool {
         self.use_agent_store.as_deref() == Some("True")
             && self.master_addr.as_deref() == Some(host)
@@ -245,7 +211,6 @@ impl RendezvousUrl {
     }
 
     /// Returns the scheme, in lower case.
-    #[must_use]
     pub fn scheme(&self) -> &str {
         &self.parts.scheme
     }

@@ -124,7 +124,6 @@ pub struct ClientSession<const PENDING: usize> {
 
 impl<const PENDING: usize> ClientSession<PENDING> {
     /// Creates a session that has not been opened.
-    #[must_use]
     pub const fn new(options: SessionOptions) -> Self {
         Self {
             options,
@@ -148,25 +147,21 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     }
 
     /// Returns the state of the session.
-    #[must_use]
     pub const fn state(&self) -> ClientState {
         self.state
     }
 
     /// Returns the requested settings; the grace period is the granted one once the session is open.
-    #[must_use]
     pub const fn options(&self) -> &SessionOptions {
         &self.options
     }
 
     /// Returns the id and the secret of the session at the server.
-    #[must_use]
     pub const fn identity(&self) -> &Identity {
         &self.identity
     }
 
     /// Returns the unanswered requests, in ascending order.
-    #[must_use]
     pub fn pending(&self) -> &[u64] {
         &self.pending
     }
@@ -211,7 +206,6 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     ///
     /// A session that can be resumed sends no request before its first WELCOME: without the token the client could not
     /// find out whether the request had its effect.
-    #[must_use]
     pub fn next_to_send(&self) -> Option<u64> {
         let ready = match self.state {
             ClientState::Live => true,
@@ -234,7 +228,6 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     }
 
     /// Returns whether an Acknowledge is due: half of the window was received since the last acknowledgement.
-    #[must_use]
     pub const fn owes_acknowledge(&self) -> bool {
         let frames = self.received - self.acknowledged;
         let frames_due = frames > 0 && frames >= self.window_frames as u64 / 2;
@@ -281,13 +274,11 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     }
 
     /// Returns when the server last sent bytes on this connection, or when the connection was established.
-    #[must_use]
     pub const fn last_received_at(&self) -> Instant {
         self.received_at
     }
 
     /// Returns when the last heartbeat began.
-    #[must_use]
     pub const fn heartbeat_at(&self) -> Instant {
         self.last_heartbeat
     }
@@ -302,7 +293,6 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     }
 
     /// Returns when [`Self::tick`] has an action.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let counts = self.state == ClientState::Live && !self.heartbeat.is_zero();
         // If all its requests wait, a client may send without getting answers. It then still checks that the server is

@@ -5,18 +5,15 @@ use super::life::ClientState;
 use super::table::{Granted, Hello, Input, Outcome, Output, SessionId, Sessions};
 use crate::ids::ConnId;
 use crate::limits::{FrameLimits, SessionLimits};
+use crate::prelude::*;
 use crate::rng::Rng;
 use crate::store::op::Key;
-use crate::time::{Duration, Instant};
 use crate::wire::native::{
     ClientFrame, Fault, FaultCode, From, HEADER_BYTES, Header, Label, Message, Scan, ServerFrame, Why,
     encode_frame, scan,
 };
 use crate::wire::sink::Sink;
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
 
 const LIMITS: SessionLimits = SessionLimits {
     body_bytes_max: usize::MAX,

@@ -13,12 +13,10 @@ use super::life::{ServerAction, ServerEvent, ServerState};
 use crate::ids::ConnId;
 use crate::limits::{KEPT_COST_BYTES, SessionLimits};
 use crate::ordered::{Map, Set};
-use crate::time::{Duration, Instant};
+use crate::prelude::*;
 use crate::wire::native::{Buffer, Fault, FaultCode, Label, Message, ServerFrame, Why, append_frame};
 use crate::wire::sink::Sink;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use small::{OfConn, Pending};
 
 #[derive(Debug)]
@@ -105,7 +103,6 @@ impl Buffer for Scratch {
 
 impl Sessions {
     /// Creates an empty table. `incarnation` differs each time a server starts.
-    #[must_use]
     pub fn new(limits: SessionLimits, incarnation: u64) -> Self {
         Self {
             limits,
@@ -122,50 +119,42 @@ impl Sessions {
     }
 
     /// Returns the number of sessions.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.sessions.len()
     }
 
     /// Returns the session of a connection.
-    #[must_use]
     pub fn of(&self, conn: ConnId) -> Option<SessionId> {
         self.of_conn.get(conn)
     }
 
     /// Returns the connection of a session, while it has one.
-    #[must_use]
     pub fn conn_of(&self, session: SessionId) -> Option<ConnId> {
         self.sessions.get(session)?.conn
     }
 
     /// Returns the node name that the client gave.
-    #[must_use]
     pub fn node_of(&self, session: SessionId) -> Option<&[u8]> {
         self.sessions.get(session).map(|session| &*session.node)
     }
 
     /// Returns whether a request has not been answered yet.
-    #[must_use]
     pub fn is_pending(&self, session: SessionId, request: u64) -> bool {
         self.sessions.get(session).is_some_and(|session| session.pending.contains(request))
     }
 
     /// Returns the number of frames that are kept for a session, and their bytes.
-    #[must_use]
     pub fn kept(&self, session: SessionId) -> (usize, u64) {
         self.sessions.get(session).map_or((0, 0), |session| (session.window.len(), session.window_bytes))
     }
 
     /// Returns the bytes that all sessions hold: the frames kept for them and what was charged with
     /// [`Sessions::charge`].
-    #[must_use]
     pub const fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
 
     /// Returns the session that holds most bytes, and their number.
-    #[must_use]
     pub fn largest_holder(&self) -> Option<(SessionId, u64)> {
         let holders = self.sessions.iter().map(|(id, session)| (session.held_bytes(), id));
         holders.max().map(|(held, id)| (id, held))
@@ -242,7 +231,6 @@ impl Sessions {
     }
 
     /// Returns when [`Input::Tick`] is due at the latest.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadlines.first().map(|(due, _)| due)
     }

@@ -40,7 +40,6 @@ pub enum Call<'a> {
 
 impl<'a> Call<'a> {
     /// Returns the operation that errors name.
-    #[must_use]
     pub const fn operation(&self) -> Operation {
         match self {
             Self::Ping => Operation::Ping,
@@ -67,7 +66,6 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the wait mode.
-    #[must_use]
     pub const fn wait_mode(&self) -> WaitMode {
         match self {
             Self::Ping => WaitMode::Once,
@@ -76,7 +74,6 @@ impl<'a> Call<'a> {
     }
 
     /// Returns whether the server may delay its answer until something happens.
-    #[must_use]
     pub const fn may_wait(&self) -> bool {
         let Self::Store(request, WaitMode::Wait) = self else { return false };
         matches!(
@@ -90,7 +87,6 @@ impl<'a> Call<'a> {
     }
 
     /// Returns whether the call needs a connection to itself, because it may wait or takes several writes.
-    #[must_use]
     pub const fn is_exclusive(&self, mode: GetMode) -> bool {
         let several_writes = matches!(
             (self, mode),
@@ -101,7 +97,6 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the first key and the number of keys.
-    #[must_use]
     pub fn keys(&self) -> (Option<crate::store::op::Key<'a>>, usize) {
         match *self {
             Self::Ping | Self::Store(Request::NumKeys | Request::ListKeys | Request::CancelWait, _) => {
@@ -203,7 +198,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns the failure that the outcome means to a caller that requires a result; `None` if it is a success.
-    #[must_use]
     pub const fn failure(self, operation: Operation) -> Option<Failure> {
         let (kind, cause, effect) = match self {
             Self::Missing => (ErrorKind::TimedOut, Cause::NotReleased, operation.effect_when_given_up()),

@@ -210,7 +210,6 @@ pub struct ClientConn<const PENDING: usize> {
 
 impl<const PENDING: usize> ClientConn<PENDING> {
     /// Creates the state of a new connection. The numbers of its PINGs start after `nonce`.
-    #[must_use]
     pub const fn new(limits: ClientLimits, nonce: u32) -> Self {
         Self {
             entries: Deque::new(),
@@ -356,7 +355,6 @@ impl<const PENDING: usize> ClientConn<PENDING> {
     }
 
     /// Returns how many bytes of the current value are still to come, so that a caller can size its buffer.
-    #[must_use]
     pub fn value_bytes_due(&self) -> u64 {
         match self.part {
             Some(ReplyPart::Body { bytes, .. }) => bytes,
@@ -365,19 +363,16 @@ impl<const PENDING: usize> ClientConn<PENDING> {
     }
 
     /// Returns whether no call is in progress, including calls that were cancelled.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Returns the number of calls in progress, including cancelled ones whose replies are still to come.
-    #[must_use]
     pub fn pending(&self) -> usize {
         self.entries.len()
     }
 
     /// Returns the phase of a call.
-    #[must_use]
     pub fn phase(&self, id: CallId) -> Option<Phase> {
         let index = self.entries.iter().position(|entry| entry.id == id && !entry.mute)?;
         let receives =

@@ -25,7 +25,6 @@ pub enum Clue<'a> {
 
 impl<'a> Clue<'a> {
     /// Returns the clue to the failure of a call, if there is one.
-    #[must_use]
     pub fn of(call: &Call<'a>, failure: &Failure) -> Option<Self> {
         let Call::Store(request, _) = *call else { return None };
         match (request, failure.kind, failure.phase, failure.effect) {
@@ -43,14 +42,12 @@ impl<'a> Clue<'a> {
     }
 
     /// Returns the call that reads the value.
-    #[must_use]
     pub const fn call(&self) -> Call<'a> {
         let (Self::Summand(key) | Self::Counter { key, .. }) = *self;
         Call::Store(Request::Get { key }, WaitMode::Once)
     }
 
     /// Returns the failure with the cause that the value tells.
-    #[must_use]
     pub fn explain(&self, failure: Failure, value: &[u8]) -> Failure {
         match (*self, parse_leading(value)) {
             (Self::Summand(_), None) => {

@@ -18,7 +18,6 @@ pub const ADDRESSES_MAX: usize = 16;
 /// Returns the order in which to try addresses: the resolver's order within a family, alternating between the
 /// families, starting with the family of the resolver's first address. Addresses beyond [`ADDRESSES_MAX`] are left
 /// out.
-#[must_use]
 pub fn alternate_families(addresses: &[SocketAddr]) -> Vec<SocketAddr, ADDRESSES_MAX> {
     let first_is_v4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
     let of_family = |is_first| addresses.iter().filter(move |one| (one.is_ipv4() == first_is_v4) == is_first);
@@ -133,7 +132,6 @@ pub struct Dialer {
 
 impl Dialer {
     /// Starts at `now`. The first output is [`DialOutput::Resolve`].
-    #[must_use]
     pub fn new(now: Instant, deadline: Instant, rounds: Rounds, options: DialOptions, seed: u64) -> Self {
         let mut dialer = Self {
             options,
@@ -200,7 +198,6 @@ impl Dialer {
     }
 
     /// Returns when [`DialInput::Tick`] is due.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             DialState::Ready | DialState::Failed => None,
@@ -209,26 +206,22 @@ impl Dialer {
     }
 
     /// Returns the state.
-    #[must_use]
     pub const fn state(&self) -> DialState {
         self.state
     }
 
     /// Returns the failure that a caller would get if dialing ended now.
-    #[must_use]
     pub fn failure(&self, now: Instant) -> Failure {
         let (kind, phase, cause) = self.last.unwrap_or((ErrorKind::TimedOut, self.phase(), self.silence()));
         Failure { kind, phase, elapsed: now.since(self.began), cause, effect: Effect::None }
     }
 
     /// Returns the address that is being tried, or that is connected.
-    #[must_use]
     pub fn current(&self) -> Option<SocketAddr> {
         self.order.get(self.order_index).copied()
     }
 
     /// Returns how the last attempt failed, if there was one and there is no connection.
-    #[must_use]
     pub fn failed_try(&self, now: Instant) -> Option<Failure> {
         (self.state != DialState::Ready && self.last.is_some()).then(|| self.failure(now))
     }

@@ -24,10 +24,9 @@ pub use value::ValueRef;
 
 use crate::ids::WaiterId;
 use crate::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};
+use crate::prelude::*;
 use crate::store::number;
 use crate::store::op::{Key, Keys, Pairs, Request};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use fences::Fences;
 use native::Extras;
 use slot::SlotId;
@@ -125,13 +124,11 @@ pub struct KeyList<'a> {
 
 impl<'a> KeyList<'a> {
     /// Returns the number of keys.
-    #[must_use]
     pub const fn len(&self) -> usize {
         self.sorted.len()
     }
 
     /// Returns whether the list is empty.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
@@ -162,7 +159,6 @@ pub struct Engine {
 
 impl Engine {
     /// Creates an empty store. `seed` is that of the key hash and has no visible effect.
-    #[must_use]
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
         Self {
             slots: Slots::new(seed),
@@ -177,38 +173,32 @@ impl Engine {
     }
 
     /// Returns the revision of the store: the number of changes so far.
-    #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
     /// Returns the revision at which `key` last changed, or `None` when the key does not exist.
-    #[must_use]
     pub fn revision_of(&self, key: &[u8]) -> Option<u64> {
         let slot = &self.slots[self.slots.find(key)?];
         (!matches!(slot.value, Value::Absent)).then_some(slot.revision)
     }
 
     /// Returns the number of keys with a value.
-    #[must_use]
     pub const fn key_count(&self) -> usize {
         self.slots.present()
     }
 
     /// Returns the bytes that are charged for keys, values and queued items.
-    #[must_use]
     pub const fn stored_bytes(&self) -> u64 {
         self.slots.stored_bytes()
     }
 
     /// Returns the number of pending waits and barriers.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.waits.len()
     }
 
     /// Returns the number of table entries that keys, queues and waiters occupy; 0 for an empty store.
-    #[must_use]
     pub fn footprint(&self) -> usize {
         self.slots.len() + self.waits.len() + self.waits.registrations()
     }

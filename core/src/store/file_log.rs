@@ -28,11 +28,10 @@ pub use appending::append;
 use crate::error::LimitError;
 use crate::limits::{KEY_COST_BYTES, LogLimits};
 use crate::ordered::Named;
+use crate::prelude::*;
 use crate::store::number;
 use crate::store::op::{Key, Keys, Request};
 use alloc::borrow::Cow;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// Prefix of every user key.
 pub const KEY_SCOPE: &[u8] = b"/";
@@ -105,7 +104,6 @@ enum Keeps {
 
 impl Log {
     /// Creates the log of an empty file.
-    #[must_use]
     pub const fn new(limits: LogLimits) -> Self {
         Self { values: Named::new(), offset: 0, stored_bytes: 0, limits, keeps: Keeps::Everything }
     }
@@ -127,7 +125,6 @@ impl Log {
     }
 
     /// Returns the file offset of the next record; everything before it has been read.
-    #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
@@ -209,7 +206,6 @@ impl Log {
     }
 
     /// Returns the value of a whole key.
-    #[must_use]
     pub fn value(&self, key: &[u8]) -> Option<&[u8]> {
         self.values.get(key).map(|value| &**value)
     }

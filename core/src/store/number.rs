@@ -6,7 +6,6 @@ pub const DIGITS_MAX: usize = 20;
 /// Parses the number at the start of `text`: white space, a sign, digits. Anything after the digits is ignored.
 /// Returns `None` without digits, or for a number outside 64 bits. Source: c10d protocol, section 4.1 ("ADD
 /// parsing").
-#[must_use]
 pub fn parse_leading(text: &[u8]) -> Option<i64> {
     let blanks = text.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)).count();
     let text = &text[blanks..];

@@ -17,13 +17,11 @@ pub struct Key<'a> {
 
 impl<'a> Key<'a> {
     /// Creates a key of one piece.
-    #[must_use]
     pub const fn raw(name: &'a [u8]) -> Self {
         Self { scope: b"", name, suffix: b"" }
     }
 
     /// Creates the key `scope` followed by `name`; no separator is added.
-    #[must_use]
     pub const fn scoped(scope: &'a [u8], name: &'a [u8]) -> Self {
         Self { scope, name, suffix: b"" }
     }
@@ -35,31 +33,26 @@ impl<'a> Key<'a> {
     }
 
     /// Returns the length in bytes.
-    #[must_use]
     pub const fn len(&self) -> usize {
         self.scope.len() + self.name.len() + self.suffix.len()
     }
 
     /// Returns whether the key has no bytes.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the pieces, in order.
-    #[must_use]
     pub const fn pieces(&self) -> [&'a [u8]; 3] {
         [self.scope, self.name, self.suffix]
     }
 
     /// Returns the user's part, without scope and suffix.
-    #[must_use]
     pub const fn name(&self) -> &'a [u8] {
         self.name
     }
 
     /// Returns the whole key if it has only one non-empty piece.
-    #[must_use]
     pub const fn as_contiguous(&self) -> Option<&'a [u8]> {
         match (self.scope.is_empty(), self.name.is_empty(), self.suffix.is_empty()) {
             (true, _, true) => Some(self.name),
@@ -131,31 +124,26 @@ enum List<'a, T> {
 impl<'a> Keys<'a> {
     /// Creates a list of `count` keys encoded in a frame, each after its `u64` length. Iteration stops at the end
     /// of `bytes`.
-    #[must_use]
     pub const fn packed(count: usize, bytes: &'a [u8]) -> Self {
         Self::packed_scoped(b"", count, bytes)
     }
 
     /// Creates a list of `count` encoded keys, each with the scope `scope`.
-    #[must_use]
     pub const fn packed_scoped(scope: &'a [u8], count: usize, bytes: &'a [u8]) -> Self {
         Self { list: List::Packed { scope, count, bytes }, one: Key::raw(b""), has_one: false }
     }
 
     /// Creates a list of the keys `names`, each with the scope `scope`.
-    #[must_use]
     pub const fn scoped(scope: &'a [u8], names: &'a [&'a [u8]]) -> Self {
         Self { list: List::Slice { scope, items: names }, one: Key::raw(b""), has_one: false }
     }
 
     /// Creates a list of one key.
-    #[must_use]
     pub const fn one(key: Key<'a>) -> Self {
         Self { list: List::Slice { scope: b"", items: &[] }, one: key, has_one: true }
     }
 
     /// Returns the number of keys.
-    #[must_use]
     pub const fn len(&self) -> usize {
         let listed = match self.list {
             List::Packed { count, .. } => count,
@@ -165,7 +153,6 @@ impl<'a> Keys<'a> {
     }
 
     /// Returns whether the list is empty.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -184,25 +171,21 @@ impl<'a> Keys<'a> {
 
 impl<'a> Pairs<'a> {
     /// Creates a list of `count` pairs encoded in a frame. Iteration stops at the end of `bytes`.
-    #[must_use]
     pub const fn packed(count: usize, bytes: &'a [u8]) -> Self {
         Self::packed_scoped(b"", count, bytes)
     }
 
     /// Creates a list of `count` encoded pairs, each key with the scope `scope`.
-    #[must_use]
     pub const fn packed_scoped(scope: &'a [u8], count: usize, bytes: &'a [u8]) -> Self {
         Self(List::Packed { scope, count, bytes })
     }
 
     /// Creates a list of the pairs `items`, each key with the scope `scope`.
-    #[must_use]
     pub const fn scoped(scope: &'a [u8], items: &'a [(&'a [u8], &'a [u8])]) -> Self {
         Self(List::Slice { scope, items })
     }
 
     /// Returns the number of pairs.
-    #[must_use]
     pub const fn len(&self) -> usize {
         match self.0 {
             List::Packed { count, .. } => count,
@@ -211,7 +194,6 @@ impl<'a> Pairs<'a> {
     }
 
     /// Returns whether the list is empty.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }

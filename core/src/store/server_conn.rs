@@ -63,7 +63,6 @@ const GREETING: [u8; 5] = {
 
 impl ServerConn {
     /// Returns whether the peer has sent its greeting.
-    #[must_use]
     pub fn has_greeted(&self) -> bool {
         self.phase == Phase::Open
     }

@@ -33,7 +33,7 @@ pub enum Write<'a> {
     /// Removes a key, if it exists.
     Delete { key: Key<'a> },
     /// Removes all keys with a prefix.
-    DeletePrefix { prefix: &'a [u8] },
+    DeletePrefix { prefix: Key<'a> },
     /// Adds to a number.
     Add { key: Key<'a>, delta: i64 },
     /// Appends bytes to a value.

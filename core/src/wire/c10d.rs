@@ -75,7 +75,6 @@ impl Opcode {
     ];
 
     /// Returns the opcode with this number.
-    #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         if (byte as usize) < Self::ALL.len() { Some(Self::ALL[byte as usize]) } else { None }
     }

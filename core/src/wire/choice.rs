@@ -19,7 +19,6 @@ macro_rules! open_choice {
             pub const ALL: &'static [Self] = &[$(Self::$item),*];
 
             /// Returns the number on the wire.
-            #[must_use]
             pub const fn number(self) -> u16 {
                 match self {
                     $(Self::$item => $number,)*
@@ -28,7 +27,6 @@ macro_rules! open_choice {
             }
 
             /// Returns the value with this number.
-            #[must_use]
             pub const fn from_number(number: u16) -> Self {
                 match number {
                     $($number => Self::$item,)*

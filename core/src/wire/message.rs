@@ -38,7 +38,6 @@ macro_rules! define_frames {
                 &[$(($kind, stringify!($variant), &[$(stringify!($field)),*])),*];
 
             /// Returns the size class of a kind; `None` for an unknown kind.
-            #[must_use]
             pub const fn size_of(kind: u16) -> Option<Size> {
                 match kind {
                     $($kind => Some(Size::$size),)*
@@ -47,7 +46,6 @@ macro_rules! define_frames {
             }
 
             /// Returns whether a frame of this kind may stand in a batch.
-            #[must_use]
             pub const fn is_batchable(kind: u16) -> bool {
                 match kind {
                     $($kind => false $(|| !stringify!($batchable).is_empty())?,)*

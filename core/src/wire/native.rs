@@ -139,7 +139,6 @@ impl Header {
 }
 
 /// Returns the maximum body of a frame of this kind, in bytes.
-#[must_use]
 pub fn body_bytes_max(kind: u16, from: From, limits: &FrameLimits) -> u64 {
     let size = match (from, kind) {
         (From::Client, HELLO) => return HELLO_BYTES_MAX,
@@ -274,7 +273,6 @@ pub struct Splitter {
 
 impl Splitter {
     /// Creates the splitter of the bytes of one end, after the magic.
-    #[must_use]
     pub const fn new(from: From) -> Self {
         Self { from, split: Split::new() }
     }

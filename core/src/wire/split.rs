@@ -28,7 +28,6 @@ impl<const N: usize> Default for Split<N> {
 
 impl<const N: usize> Split<N> {
     /// Creates the position before a header.
-    #[must_use]
     pub const fn new() -> Self {
         Self { head: [0; N], have: 0, left: None }
     }

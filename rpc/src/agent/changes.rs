@@ -10,11 +10,7 @@ use crate::membership::Member;
 use crate::membership::change::{Change, WorkerLocation, decode_change};
 use crate::membership::changing::{self, NoAnswer};
 use crate::name::WorkerInfo;
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::ToString;
-use alloc::vec::Vec;
-use rendezvous_core::time::Instant;
+use rendezvous_core::prelude::*;
 
 /// Response of a member that is neither joining nor leaving.
 pub(super) const SETTLED: &[u8] = b"\x01";

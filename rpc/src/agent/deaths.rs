@@ -9,9 +9,7 @@ use crate::membership::Member;
 use crate::membership::change::WorkerLocation;
 use crate::membership::changing::NoAnswer;
 use crate::name::WorkerInfo;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 
 /// Description of the death of a worker whose address refuses connections.
 const REFUSED_ADDRESS: &str = "no worker is at its address";
@@ -34,7 +32,6 @@ pub(super) struct Death {
 impl Agent {
     /// Whether this worker is a member, dead or alive. Code outside the library may have called it, and needs to learn
     /// of its death.
-    #[must_use]
     pub fn has_member_at(&self, location: &WorkerLocation) -> bool {
         self.members().at(location).is_some()
     }

@@ -4,10 +4,8 @@
 use crate::membership::change::WorkerLocation;
 use crate::membership::keys::{self, HERE};
 use crate::name::WorkerName;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::format;
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::sort_by;
 
 /// Prefix of the liveness keys, `<name>/<address>`.
@@ -33,7 +31,6 @@ pub struct LivenessKey {
 
 impl LivenessKey {
     /// Returns the key without the group's prefix.
-    #[must_use]
     pub fn key(&self) -> Box<str> {
         keys::liveness_of(&self.name, &self.address)
     }
@@ -54,7 +51,6 @@ impl LivenessKey {
 }
 
 /// Returns the value while the worker with this number is in the group.
-#[must_use]
 pub fn here(id: u16) -> Box<str> {
     format!("{HERE}{id}").into()
 }

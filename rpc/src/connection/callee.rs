@@ -8,13 +8,9 @@ use crate::intake::Load;
 use crate::limits::{RPC_FRAME, RpcLimits};
 use crate::name::{WorkerInfo, WorkerName};
 use crate::wire::{CalleeFrame, CallerFrame, DATA, Header, Splitter, VERSION_MAX, body_error, negotiate};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
 use rendezvous_core::error::Span;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 
 /// Reason why a request ended without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +147,6 @@ pub struct Callee {
 
 impl Callee {
     /// Creates the end of a connection that worker `me` of `group` has accepted.
-    #[must_use]
     pub fn new(now: Instant, me: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
         Self {
             me,
@@ -179,37 +174,31 @@ impl Callee {
     }
 
     /// The caller as it identifies itself; `None` before its handshake.
-    #[must_use]
     pub const fn peer(&self) -> Option<&WorkerInfo> {
         self.peer.as_ref()
     }
 
     /// Number of pending requests.
-    #[must_use]
     pub fn in_flight(&self) -> usize {
         self.requests.len()
     }
 
     /// Load of the requests that are incomplete or wait for a response.
-    #[must_use]
     pub fn awaited(&self) -> Load {
         Load { requests: self.requests.len() as u64, bytes: self.requests.bytes_with(0) }
     }
 
     /// Number of bytes of responses that the caller has not read.
-    #[must_use]
     pub const fn unread_bytes(&self) -> u64 {
         self.unread_bytes
     }
 
     /// Whether a handler may start for this caller: not while the caller does not read its responses.
-    #[must_use]
     pub const fn begins(&self) -> bool {
         self.unread_bytes < self.limits.answer_bytes_max
     }
 
     /// Whether a response of this many bytes is kept though its handler has returned before.
-    #[must_use]
     pub const fn keeps_late_answer(&self, bytes: u64) -> bool {
         self.unread_bytes == 0 || self.unread_bytes.saturating_add(bytes) <= self.limits.late_answer_bytes_max
     }
@@ -266,7 +255,6 @@ impl Callee {
     }
 
     /// Whether the caller waits for the response to this request.
-    #[must_use]
     pub fn waits_for(&self, call: u64) -> bool {
         let waits =
             |request: &Request| request.kind == CallKind::Responded && request.answer_event == Responded::No;
@@ -344,13 +332,11 @@ impl Callee {
 
     /// Whether the caller's bytes are to be read now: not without capacity for requests, and not while the caller does
     /// not read its responses.
-    #[must_use]
     pub fn is_read(&self) -> bool {
         self.reading != Reading::HeldUp && !self.outgoing.is_backed_up()
     }
 
     /// Whether the connection is not read for lack of capacity.
-    #[must_use]
     pub fn is_held_up(&self) -> bool {
         self.reading == Reading::HeldUp
     }
@@ -444,7 +430,6 @@ impl Callee {
     }
 
     /// Time of the next [`Callee::tick`]; `None` if none is needed.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = self.requests.first_deadline();
         let greeting =
@@ -511,7 +496,6 @@ impl Callee {
 
     /// Returns the request whose bytes come next, and how many at least. The driver may read them to their destination
     /// directly, and report that with [`Callee::filled`].
-    #[must_use]
     pub fn due(&self) -> Option<(u64, u32)> {
         self.incoming.due().filter(|&(call, _)| self.requests.get(call).is_some())
     }

@@ -14,13 +14,9 @@ use crate::name::WorkerInfo;
 use crate::wire::{
     CalleeFrame, CallerFrame, DATA, Header, MAGIC, Splitter, VERSION_MAX, VERSION_MIN, body_error,
 };
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
 use rendezvous_core::error::Span;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 
 /// A call to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +159,6 @@ impl NewCall<'_> {
 
 impl Caller {
     /// Creates the state of the calls of worker `me` of `group` to `peer`, without calls and connection.
-    #[must_use]
     pub fn new(me: WorkerInfo, peer: WorkerInfo, group: &[u8], limits: RpcLimits) -> Self {
         Self {
             me,
@@ -183,20 +178,17 @@ impl Caller {
     }
 
     /// Whether a call would be sent at once and be the only pending one. It would not while a pong is expected.
-    #[must_use]
     pub fn is_at_rest(&self) -> bool {
         let is_expected = self.in_flight() > 0 || self.line.silent_since.is_some();
         self.state == LineState::Open && !is_expected && self.events.is_empty()
     }
 
     /// Whether further calls are accepted; if not, that is final.
-    #[must_use]
     pub fn takes_calls(&self) -> bool {
         self.takes_calls
     }
 
     /// Number of pending and waiting calls.
-    #[must_use]
     pub fn in_flight(&self) -> usize {
         self.waiting.len() + self.calls.len()
     }
@@ -509,7 +501,6 @@ impl Caller {
     }
 
     /// Time of the next [`Caller::tick`]; `None` if none is needed.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let opening = matches!(self.state, LineState::Connecting | LineState::Greeting)
             .then(|| self.line.began + self.limits.greeting_timeout);
@@ -564,7 +555,6 @@ impl Caller {
 
     /// Returns the response whose bytes come next, and how many at least. The driver may read them to their destination
     /// directly, and report that with [`Caller::filled`].
-    #[must_use]
     pub fn due(&self) -> Option<(u64, u32)> {
         let due = self.line.incoming.due().filter(|_| self.is_up());
         due.filter(|&(id, _)| self.calls.get(id).is_some_and(|call| call.left.is_some()))

@@ -5,11 +5,8 @@ use crate::limits::FAILURE_TEXT_BYTES_MAX;
 use crate::name::WorkerInfo;
 use crate::wire::FrameError;
 use alloc::borrow::Cow;
-use alloc::boxed::Box;
-use alloc::format;
-use core::fmt;
 use rendezvous_core::error::Span;
-use rendezvous_core::time::Duration;
+use rendezvous_core::prelude::*;
 use rendezvous_core::wire::choice::open_choice;
 
 open_choice! {
@@ -143,7 +140,6 @@ pub struct PoolLoad {
 
 impl CallPhase {
     /// Returns the name of the phase, as in other errors of this library.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -228,7 +224,6 @@ pub enum CallFailure {
 
 impl ConnectionError {
     /// Returns the failure of a call that was pending on the connection.
-    #[must_use]
     pub fn of_sent(self) -> CallFailure {
         match self {
             Self::CallerEnded(message) => CallFailure::CallerEnded(message),
@@ -307,7 +302,6 @@ impl fmt::Display for Callee<'_> {
 }
 
 /// Returns the text of a failure as its caller gets it: whole, or cut to the maximum length with a mark that says so.
-#[must_use]
 pub fn cut_failure_text(text: &str) -> Cow<'_, str> {
     if text.len() <= FAILURE_TEXT_BYTES_MAX {
         return Cow::Borrowed(text);
@@ -319,7 +313,6 @@ pub fn cut_failure_text(text: &str) -> Cow<'_, str> {
 
 impl CallFailure {
     /// Returns the error of this call.
-    #[must_use]
     pub fn of(self, handler: impl Into<Box<str>>, peer: &WorkerInfo) -> CallError {
         let handler = if let Self::Handler { .. } = self { Box::default() } else { handler.into() };
         CallError { peer: peer.clone(), handler, address: Box::default(), why: self }
@@ -334,7 +327,6 @@ impl CallError {
     }
 
     /// Returns the phase of the call, as far as it is known.
-    #[must_use]
     pub const fn phase(&self) -> Option<CallPhase> {
         match &self.why {
             CallFailure::DeadlinePassed { phase, .. } => Some(*phase),

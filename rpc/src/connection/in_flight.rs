@@ -1,8 +1,7 @@
 //! Pending calls of a connection by their numbers, the sum of their bytes, and their deadlines. Both ends use it.
 
-use alloc::vec::Vec;
 use rendezvous_core::ordered::{Map, Set};
-use rendezvous_core::time::Instant;
+use rendezvous_core::prelude::*;
 
 #[derive(Debug)]
 pub(crate) struct InFlight<C> {

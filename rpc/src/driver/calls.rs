@@ -3,6 +3,7 @@
 //! One thread drives all connections of a worker, in both directions. A blocking call that is alone on its connection
 //! reads its response on the calling thread, and pooled handlers write their responses from their own threads. So
 //! neither is passed between threads.
+use rendezvous_core::prelude::*;
 
 pub mod calling;
 mod client_state;
@@ -19,10 +20,6 @@ pub mod serving;
 pub(in crate::driver) use io_thread::failure_text;
 pub use received::Received;
 
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
-
 /// Bytes of a request or a response, which are sent from where they are stored. Cheap to clone.
 #[derive(Clone)]
 pub struct Payload(Arc<dyn AsRef<[u8]> + Send + Sync>);
@@ -30,13 +27,11 @@ pub struct Payload(Arc<dyn AsRef<[u8]> + Send + Sync>);
 impl Payload {
     /// Creates a payload from bytes with a custom owner. The owner may be dropped on any thread; the library holds no
     /// lock then.
-    #[must_use]
     pub fn foreign(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
         Self(bytes)
     }
 
     /// Returns the bytes.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         (*self.0).as_ref()
     }

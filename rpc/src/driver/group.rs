@@ -17,6 +17,7 @@ pub use crate::shutdown::Shutdown;
 pub use context::{RpcContext, RpcInit, TcpBackend};
 pub use observing::{GroupObserver, ObserverOptions, ObservingError};
 pub use pending::PendingCall;
+use rendezvous_core::driver::prelude::*;
 pub use shared::{Callee, CalleeName, GroupCallError};
 pub use worker::{CallCanceller, RpcAgent, TcpOptions};
 
@@ -25,19 +26,10 @@ use crate::driver::calls::Payload;
 use crate::driver::calls::handling::Wanted;
 use crate::handlers::HandlerError;
 use crate::name::{NameError, WorkerInfo};
-use alloc::boxed::Box;
-use alloc::string::ToString;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
 use registry::BackendError;
-use rendezvous_core::driver::call_error::CallError;
-use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::channel::{Receiver, bounded};
 use rendezvous_core::driver::rendezvous::HandlerError as RendezvousFault;
 use rendezvous_core::driver::server::StartError;
-use rendezvous_core::time::Duration;
-use std::io;
 
 /// Result of a call to a worker of the group.
 pub type GroupResult = Result<Vec<u8>, GroupCallError>;
@@ -66,7 +58,6 @@ pub struct Called {
 
 impl Called {
     /// Returns those of this call.
-    #[must_use]
     pub fn of(call: &CallSpec<'_>) -> Self {
         Self { callee: call.callee.into(), handler: call.handler.into() }
     }

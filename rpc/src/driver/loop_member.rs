@@ -10,26 +10,17 @@ use crate::driver::group::{
 use crate::inbox::ending::{Ending, GroupState, Keeper, Step};
 use crate::inbox::{Inbox, InboxLimits, NotBegun, Put};
 use crate::membership::error::{MembershipError, unless_abandoned};
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::ToString;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::any::Any;
-use core::fmt;
-use rendezvous_core::driver::cancel::CancelToken;
-use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::Waker;
 use rendezvous_core::driver::loop_client::{
     Loop, Member, MemberContext, MemberEvent, MemberEvents, MemberId,
 };
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::threads::{self, Thread, panic_text};
+use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::ordered::Map;
 use rendezvous_core::store::call::CallId;
-use rendezvous_core::time::{Duration, Instant};
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Event of a worker of a loop: the content of its [`LoopEvent::Member`].
 ///
@@ -97,13 +88,9 @@ struct RequestQueue {
 }
 
 impl RequestQueue {
-    fn lock(&self) -> MutexGuard<'_, Inbox<QueueItem>> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds an item.
     fn put(&self, put: impl FnOnce(&mut Inbox<QueueItem>) -> Put<QueueItem>) -> Put<QueueItem> {
-        let put = put(&mut self.lock());
+        let put = put(&mut self.inbox.locked());
         if let Put::Wakes = put {
             self.waker.wake();
         }
@@ -129,7 +116,7 @@ impl RequestQueue {
     /// Adds the last event, and before it the results of all pending calls and requests.
     fn over(&self, last: QueueItem) {
         loop {
-            let mut inbox = self.lock();
+            let mut inbox = self.inbox.locked();
             let requests = inbox.take_requests();
             if requests.is_empty() {
                 let why = match &last {
@@ -183,7 +170,7 @@ impl Listener for RequestQueue {
     }
 
     fn parted(&self) {
-        let put = self.lock().parted();
+        let put = self.inbox.locked().parted();
         if put == Put::Wakes {
             self.waker.wake();
         }
@@ -194,15 +181,10 @@ impl Listener for RequestQueue {
 #[derive(Clone)]
 pub struct RpcRequestQueue(Arc<RequestQueue>);
 
-impl fmt::Debug for RpcRequestQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RpcRequestQueue")
-    }
-}
+opaque_debug!(RpcRequestQueue);
 
 impl RpcRequestQueue {
     /// Returns an inline handler whose requests become events of the loop.
-    #[must_use]
     pub fn handler(&self) -> Box<HandlerFn> {
         let queue = Arc::clone(&self.0);
         Box::new(move |request, responder| queue.ask(request, responder))
@@ -296,7 +278,7 @@ impl LoopRpc {
     fn go_on(&mut self) -> io::Result<()> {
         let group_state = match &self.agent {
             None => GroupState::Joining,
-            Some(_) if self.queue.lock().has_parted() => GroupState::Parted,
+            Some(_) if self.queue.inbox.locked().has_parted() => GroupState::Parted,
             Some(_) => GroupState::Member,
         };
         let Some(step) = self.ending.next(group_state) else { return Ok(()) };
@@ -324,7 +306,7 @@ impl LoopRpc {
 
     fn call(&mut self, spec: CallSpec<'_>) -> Result<CallId, GroupCallError> {
         let agent = self.agent.clone().ok_or(NotCallable::NoMember)?;
-        let begun = self.queue.lock().begin();
+        let begun = self.queue.inbox.locked().begin();
         let call = begun.map_err(|error| match error {
             NotBegun::Over => NotCallable::NoMember.into(),
             NotBegun::TooMany { calls_max } => GroupCallError::Untaken { calls_max },
@@ -332,16 +314,17 @@ impl LoopRpc {
         let called = Called::of(&spec);
         let queue = Arc::clone(&self.queue);
         let on_result = Box::new(move |result| queue.answer(call, result));
-        let begun = agent.begin_call(spec, on_result).inspect_err(|_| self.queue.lock().forget(call))?;
+        let begun =
+            agent.begin_call(spec, on_result).inspect_err(|_| self.queue.inbox.locked().forget(call))?;
         if let Begun::Loose(Some(time), _) = begun {
-            self.queue.lock().set_deadline(call, self.clock.now() + time);
+            self.queue.inbox.locked().set_deadline(call, self.clock.now() + time);
         }
         self.calls.insert(call, Made { called, begun });
         Ok(self.id.call(call))
     }
 
     fn take(&mut self) -> Option<RpcEvent> {
-        let item = self.queue.lock().take()?;
+        let item = self.queue.inbox.locked().take()?;
         Some(match item {
             QueueItem::Joined(Ok(agent)) => {
                 self.agent = Some(agent);
@@ -370,11 +353,7 @@ impl Drop for LoopRpc {
     }
 }
 
-impl fmt::Debug for LoopRpc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoopRpc").field("id", &self.id).finish_non_exhaustive()
-    }
-}
+opaque_debug!(LoopRpc);
 
 impl Member for LoopRpc {
     fn cancel(&mut self, name: CallId, _: &mut MemberEvents<'_>) {
@@ -391,7 +370,7 @@ impl Member for LoopRpc {
 
     fn poll(&mut self, now: Instant, _: &mut MemberEvents<'_>) {
         loop {
-            let late = self.queue.lock().late_call(now);
+            let late = self.queue.inbox.locked().late_call(now);
             let Some(call) = late else { break };
             let (what, elapsed) = match self.calls.get(call) {
                 Some(made @ Made { begun: Begun::Loose(time, _), .. }) => {
@@ -402,13 +381,13 @@ impl Member for LoopRpc {
             };
             self.queue.answer(call, Err(GroupCallError::Late { call: what, elapsed }));
         }
-        self.queue.lock().begin_iteration();
+        self.queue.inbox.locked().begin_iteration();
         // A thread that could not be started may be started soon.
         self.retry_at = self.go_on().is_err().then(|| now + RETRY_INTERVAL);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let late = self.queue.lock().poll_timeout();
+        let late = self.queue.inbox.locked().poll_timeout();
         late.into_iter().chain(self.retry_at).min()
     }
 
@@ -424,7 +403,7 @@ impl Member for LoopRpc {
 
     /// Removes the worker from the loop, and starts to end it if the loop owns it.
     fn leave(&mut self) {
-        let items = self.queue.lock().close();
+        let items = self.queue.inbox.locked().close();
         for item in items {
             match item {
                 QueueItem::Joined(Ok(agent)) => self.agent = Some(agent),
@@ -521,16 +500,6 @@ pub trait RpcLoop {
     fn rpc_call(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<CallId, RpcAskError> {
         let made = with(self.events(), worker, |member| member.call(call)).ok_or(RpcAskError::Unknown)?;
         Ok(made?)
-    }
-
-    /// Makes a one-way call.
-    ///
-    /// # Errors
-    /// It was not made.
-    fn rpc_notify(&mut self, worker: MemberId, call: CallSpec<'_>) -> Result<(), RpcAskError> {
-        let agent = with(self.events(), worker, |member| member.agent.clone()).ok_or(RpcAskError::Unknown)?;
-        let agent = agent.ok_or(GroupCallError::from(NotCallable::NoMember))?;
-        Ok(agent.begin_notify(call)?)
     }
 
     /// Starts to end a worker; [`RpcEvent::Over`] has the result. One that is joining gives that up.

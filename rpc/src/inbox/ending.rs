@@ -43,13 +43,11 @@ pub struct Ending {
 
 impl Ending {
     /// Creates the state of a worker whose end was not requested.
-    #[must_use]
     pub const fn new(keeper: Keeper) -> Self {
         Self { keeper, end_request: None, begun: None }
     }
 
     /// Owner of the worker.
-    #[must_use]
     pub const fn keeper(&self) -> Keeper {
         self.keeper
     }
@@ -62,7 +60,6 @@ impl Ending {
     }
 
     /// Returns the next action, repeatedly until [`begun`](Self::begun) is called for it.
-    #[must_use]
     pub fn next(&self, group_state: GroupState) -> Option<Step> {
         let step = match (group_state, self.end_request, self.keeper) {
             (GroupState::Joining, Some(_), _) => Step::GiveUp,

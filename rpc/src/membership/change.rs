@@ -5,9 +5,8 @@ use crate::exchange::{ExchangeError, FORMAT, body_of, decode_card, encode_card, 
 use crate::limits::UPDATE;
 use crate::name::WorkerInfo;
 use crate::wire::Encoded;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use rendezvous_core::ordered::Named;
+use rendezvous_core::prelude::*;
 use rendezvous_core::wire::native::{Field, List};
 
 /// Name, number and address of a worker, such as one that left.
@@ -22,7 +21,6 @@ pub struct WorkerLocation {
 impl WorkerLocation {
     /// Whether this location is that of `member`, and not of another worker with its name. An unknown address matches
     /// any.
-    #[must_use]
     pub fn is(&self, member: &Member) -> bool {
         let is_there = self.address.is_empty() || self.address == member.address;
         self.worker.name == member.worker.name && is_there
@@ -42,7 +40,6 @@ pub struct Change {
 type Departure<'a> = (u16, (&'a [u8], &'a [u8]));
 
 /// Encodes a change as the wire format has it.
-#[must_use]
 pub fn encode_change(change: &Change) -> Vec<u8> {
     let card = change.joined.as_ref().map(|member| encode_card(&member.worker, &member.devices));
     let address = change.joined.as_ref().map_or(&b""[..], |member| member.address.as_bytes());
@@ -121,19 +118,16 @@ impl Members {
     }
 
     /// Returns the member with this name.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&Member> {
         self.0.get(name.as_bytes())
     }
 
     /// Returns the member there.
-    #[must_use]
     pub fn at(&self, location: &WorkerLocation) -> Option<&Member> {
         self.get(&location.worker.name).filter(|member| member.location() == *location)
     }
 
     /// Returns the member with this number.
-    #[must_use]
     pub fn by_id(&self, id: u16) -> Option<&Member> {
         self.iter().find(|member| member.worker.id == id)
     }
@@ -144,13 +138,11 @@ impl Members {
     }
 
     /// Number of members.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Whether there are no members.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -16,11 +16,9 @@ use super::token::{Token, TokenState};
 use super::{MemberOptions, Output, Reply, StoreStep};
 use crate::device_map::{Group, GroupKind, NodeDevices};
 use crate::name::{WorkerInfo, WorkerName};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 use rendezvous_core::rng::Rng;
-use rendezvous_core::time::{Duration, Instant};
 
 /// Maximum number of changes of the list by other processes while this one holds the token. PyTorch's protocol forbids
 /// any.
@@ -144,7 +142,6 @@ pub struct ChangingGroup {
 
 impl ChangingGroup {
     /// Starts to join.
-    #[must_use]
     pub fn new(now: Instant, options: MemberOptions) -> Self {
         let mut rng = Rng::new(options.nonce);
         let deadline = now + options.timeout;
@@ -173,25 +170,21 @@ impl ChangingGroup {
     }
 
     /// The current phase.
-    #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
     /// The state machine of the current token.
-    #[must_use]
     pub const fn token(&self) -> &Token {
         &self.token
     }
 
     /// The members, including this one while it is a member.
-    #[must_use]
     pub const fn members(&self) -> &Members {
         &self.members
     }
 
     /// Returns the devices of the members, for reverse maps and lists of devices.
-    #[must_use]
     pub fn group(&self) -> Group {
         let nodes = self.members.iter().map(|member| (member.worker.name.clone(), member.devices.clone()));
         Group { kind: GroupKind::Dynamic, accelerator: self.options.accelerator, nodes: nodes.collect() }
@@ -203,7 +196,6 @@ impl ChangingGroup {
     }
 
     /// Time of the next [`Input::Tick`]; `None` if none is needed.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let waits = matches!(self.phase, Phase::Asking | Phase::Notifying | Phase::Leaving);
         let token =

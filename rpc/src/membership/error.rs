@@ -6,11 +6,8 @@ use crate::exchange::ExchangeError;
 use crate::membership::change::Members;
 use crate::membership::keys::RosterError;
 use crate::name::{WorkerInfo, WorkerName};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::fmt;
 use rendezvous_core::error::Span;
-use rendezvous_core::time::Duration;
+use rendezvous_core::prelude::*;
 
 /// Maximum number of absent members that an error lists; the others are counted.
 pub const ABSENT_LISTED_MAX: usize = 16;
@@ -74,7 +71,6 @@ pub struct Callees {
 
 impl Callees {
     /// Creates a list from workers that may occur several times.
-    #[must_use]
     pub fn of(mut workers: Vec<WorkerInfo>) -> Self {
         WorkerInfo::sort(&mut workers);
         workers.dedup();
@@ -108,7 +104,6 @@ pub fn unless_abandoned(end: Result<(), MembershipError>) -> Result<(), Membersh
 }
 
 /// Whether the worker has left normally, so that it responds to its pending requests.
-#[must_use]
 pub const fn has_left(end: &Result<(), MembershipError>) -> bool {
     matches!(end, Ok(()) | Err(MembershipError::CallsCut { .. }))
 }
@@ -346,7 +341,6 @@ pub enum MembershipError {
 
 impl MembershipError {
     /// Returns the names of the workers that caused the error, as far as they are known.
-    #[must_use]
     pub fn names(&self) -> Vec<&WorkerName> {
         match self {
             Self::NotUnique { name } | Self::Shared { name, .. } => Vec::from([name]),
@@ -363,7 +357,6 @@ impl MembershipError {
     }
 
     /// Returns the members that were absent at the deadline, if that is the error.
-    #[must_use]
     pub const fn absent(&self) -> Option<&Absent> {
         match self {
             Self::Absent { absent, .. }
@@ -374,7 +367,6 @@ impl MembershipError {
     }
 
     /// Returns the numbers of workers that are absent, or whose name or number is taken.
-    #[must_use]
     pub fn ids(&self) -> Vec<u16> {
         match self {
             Self::Shared { first, second, .. } => Vec::from([*first, *second]),

@@ -12,11 +12,8 @@ use crate::device::DeviceKind;
 use crate::device_map::{Group, GroupKind};
 use crate::exchange::ExchangeError;
 use crate::name::WorkerInfo;
-use alloc::boxed::Box;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 use rendezvous_core::ordered::Named;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 
 /// Keys of the counter of workers that have written everything, and of the mark that the last one sets. Like all keys
 /// under `rdzv/` they are not in PyTorch.
@@ -168,13 +165,11 @@ impl FixedGroup {
     }
 
     /// The members; empty before this worker is one.
-    #[must_use]
     pub const fn members(&self) -> &Members {
         &self.members
     }
 
     /// Returns the devices of the members, for reverse maps and lists of devices.
-    #[must_use]
     pub fn group(&self) -> Group {
         let nodes = self.members.iter().map(|member| (member.worker.name.clone(), member.devices.clone()));
         Group { kind: GroupKind::Static, accelerator: self.accelerator, nodes: nodes.collect() }

@@ -7,11 +7,9 @@
 use super::error::MembershipError;
 use super::{Reply, StoreStep};
 use crate::membership::keys;
-use alloc::format;
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 
 /// Returns the step that stores the number, unless one is stored already.
-#[must_use]
 pub fn ask(nonce: u64) -> StoreStep {
     StoreStep::CompareSet {
         key: keys::GROUP_ID.into(),

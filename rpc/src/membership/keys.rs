@@ -1,11 +1,8 @@
 //! Keys of a group in the store: PyTorch's, and this library's additions.
 
 use crate::name::{WorkerInfo, WorkerName};
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
 use core::fmt::Write;
+use rendezvous_core::prelude::*;
 
 /// `true` if the group is static, else `false`; the first member sets it.
 pub const IS_STATIC: &str = "rpcIsStaticGroup";
@@ -34,7 +31,6 @@ pub enum Aim {
 }
 
 /// Returns the value that a member writes at [`TOKEN`], which is also the key at which others wait for it.
-#[must_use]
 pub fn token(name: &str, aim: Aim) -> Box<str> {
     let suffix = match aim {
         Aim::Join => "join",
@@ -44,7 +40,6 @@ pub fn token(name: &str, aim: Aim) -> Box<str> {
 }
 
 /// Returns the name of a token's owner; `None` if no worker writes such a token.
-#[must_use]
 pub fn holder(token: &str) -> Option<WorkerName> {
     let name = token.strip_prefix("Token_for_")?;
     let name = name.strip_suffix("_join").or_else(|| name.strip_suffix("_leave"))?;
@@ -53,32 +48,27 @@ pub fn holder(token: &str) -> Option<WorkerName> {
 
 /// Returns the heartbeat key of the owner of a token, or of a member that waits with it. Not in PyTorch, whose members
 /// send no heartbeats.
-#[must_use]
 pub fn alive(token: &str) -> Box<str> {
     format!("{token}_alive").into()
 }
 
 /// Returns the key that holds the name of the worker with this number.
-#[must_use]
 pub fn name_of(id: u16) -> Box<str> {
     format!("names/{id}").into()
 }
 
 /// Returns the key that holds the address at which a worker accepts calls.
-#[must_use]
 pub fn address_of(name: &str) -> Box<str> {
     format!("addrs/{name}").into()
 }
 
 /// Returns the liveness key of the worker at this address.
-#[must_use]
 pub fn liveness_of(name: &str, address: &str) -> Box<str> {
     format!("{LIVENESS}{name}/{address}").into()
 }
 
 /// Returns the key of the card of the worker with this number in a static group. Not in PyTorch, whose members exchange
 /// theirs over gloo.
-#[must_use]
 pub fn card_of(id: u16) -> Box<str> {
     format!("rdzv/cards/{id}").into()
 }
@@ -109,7 +99,6 @@ pub fn parse_roster(text: &[u8]) -> Result<Vec<WorkerInfo>, RosterError> {
 }
 
 /// Formats the list of members.
-#[must_use]
 pub fn roster_text<'w>(workers: impl IntoIterator<Item = &'w WorkerInfo>) -> Box<str> {
     let mut text = String::new();
     for worker in workers {

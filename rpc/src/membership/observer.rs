@@ -7,11 +7,8 @@ use super::keys::{self, RosterError};
 use super::{Reply, StoreStep};
 use crate::device_map::GroupKind;
 use crate::name::{WorkerInfo, WorkerName};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::String;
-use alloc::vec::Vec;
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::prelude::*;
 
 /// Number of names of a static group that are read at a time.
 const NAMES_AT_ONCE: u16 = 64;
@@ -96,7 +93,6 @@ pub struct Observer {
 
 impl Observer {
     /// Creates an observer that reads the keys at this interval.
-    #[must_use]
     pub fn new(pause: Duration) -> Self {
         let mut observer = Self {
             state: ObserverState::Asking,
@@ -113,7 +109,6 @@ impl Observer {
     }
 
     /// Workers seen so far, in the order of their numbers.
-    #[must_use]
     pub fn seen(&self) -> &[WorkerLocation] {
         &self.seen
     }
@@ -124,7 +119,6 @@ impl Observer {
     }
 
     /// Time of the next [`Observer::tick`]; `None` if none is needed.
-    #[must_use]
     pub const fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             ObserverState::Resting(at) => Some(at),

@@ -13,11 +13,8 @@ pub use state::{TokenEvent, TokenState};
 use super::keys::{self, Aim};
 use super::{Reply, StoreStep};
 use crate::name::WorkerName;
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 use rendezvous_core::rng::Rng;
-use rendezvous_core::time::{Duration, Instant};
 
 /// Prefix of the value that replaces a dead holder's heartbeat; the nonce of the worker that replaced it follows. Part
 /// of the protocol in the store.
@@ -92,7 +89,6 @@ pub struct Token {
 impl Token {
     /// Starts to acquire the token for the member `name`, until `deadline`. `nonce` is random and distinguishes this
     /// process from others with the same name.
-    #[must_use]
     pub fn new(now: Instant, name: &str, aim: Aim, times: TokenTimes, deadline: Instant, nonce: u64) -> Self {
         let local = keys::token(name, aim);
         Self {
@@ -120,25 +116,21 @@ impl Token {
     }
 
     /// The current state.
-    #[must_use]
     pub const fn state(&self) -> TokenState {
         self.state
     }
 
     /// Whether the group may be changed now.
-    #[must_use]
     pub const fn is_held(&self) -> bool {
         matches!(self.state, TokenState::Held | TokenState::Beating)
     }
 
     /// Returns the dead member from which the token was taken, if it was.
-    #[must_use]
     pub fn victim(&self) -> Option<WorkerName> {
         self.victim.as_deref().and_then(keys::holder)
     }
 
     /// Returns the token at the key, and what is known of its owner.
-    #[must_use]
     pub fn holder(&self) -> (&str, HolderLiveness) {
         (&self.holder, self.holder_liveness)
     }
@@ -158,7 +150,6 @@ impl Token {
     }
 
     /// Returns the next step; `None` if none is due before [`Token::poll_timeout`], or the state is final.
-    #[must_use]
     pub fn next_step(&self) -> Option<StoreStep> {
         let compare = |key: &str, expected: &str, desired: &str| StoreStep::CompareSet {
             key: key.into(),
@@ -207,7 +198,6 @@ impl Token {
     }
 
     /// Time of the next [`Token::tick`]; `None` if none is needed, or a reply must come first.
-    #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let rests = matches!(self.state, TokenState::Outwaiting | TokenState::Pausing | TokenState::Held);
         rests.then_some(self.wakes_at)

@@ -19,11 +19,14 @@ const fn module(path: &'static str, layer: u8, group: &'static str) -> Module {
 /// The layer of state machines without I/O; those of one group know none of another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 57] = [
+const MODULES: [Module; 60] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("limits", 0, "ground"),
+    module("named", 0, "ground"),
+    module("opaque", 0, "ground"),
     module("ordered", 0, "ground"),
+    module("prelude", 0, "ground"),
     module("rng", 0, "ground"),
     module("sorted", 0, "ground"),
     module("time", 0, "ground"),

@@ -2,8 +2,9 @@
 //! protocol, prints each event as one line on stdout, and executes the commands on stdin.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
-use rendezvous_core::driver::native_client::{NativeClient, NativeClientOptions, NativeError, NodeEvent};
-use rendezvous_core::driver::native_store::NativeStore;
+use rendezvous_core::driver::native_client::{
+    NativeClient, NativeClientOptions, NativeError, NativeRequest, NodeEvent,
+};
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::rendezvous::participant::{Entry, Role};
@@ -199,7 +200,10 @@ fn obey(settings: &Arc<Settings>, client: NativeClient, message: &[&str]) -> Res
             let settings = Arc::clone(settings);
             std::thread::spawn(move || settings.join(&client, role));
         }
-        ["leave"] => reported("leave", client.leave(RUN, TIMEOUT)),
+        ["leave"] => reported(
+            "leave",
+            client.request(&NativeRequest::Leave { run_id: RUN }, Timeout::After(TIMEOUT)).map(drop),
+        ),
         ["close"] => reported("close", client.close_run(RUN, TIMEOUT)),
         ["bye"] => reported("bye", client.close(TIMEOUT)),
         ["set", key, value] => match store(&client).set(key.as_bytes(), value.as_bytes(), Timeout::Default) {
@@ -230,5 +234,5 @@ fn obey(settings: &Arc<Settings>, client: NativeClient, message: &[&str]) -> Res
 }
 
 fn store(client: &NativeClient) -> Store {
-    Store::over(Arc::new(NativeStore::new(client)))
+    Store::over(Arc::new(client.clone()))
 }

@@ -176,11 +176,21 @@ fn read(fields: &[&str]) -> Result<String, Box<dyn Error>> {
             };
             match read_url(url, rank.parse()?, world_size_of(world_size)?, &environment) {
                 Ok(text) => text,
-                Err(error) => format!("{:?}: {error}", error.kind()),
+                Err(error) => format!("{}: {error}", exception(&error)),
             }
         }
         _ => return Err(USAGE.into()),
     })
+}
+
+/// The exception that Python raises for an error.
+const fn exception(error: &UrlError) -> &'static str {
+    match error {
+        UrlError::NodeArgumentsTwice { .. } | UrlError::NoHost => "AssertionError",
+        UrlError::NoHandler { .. } | UrlError::NotAgain { .. } => "RuntimeError",
+        UrlError::NoValue { .. } => "IndexError",
+        _ => "ValueError",
+    }
 }
 
 fn read_url(

@@ -5,17 +5,9 @@ use crate::node::Input;
 use crate::node::request::{Answer, CallFailure, JoinedRound, Request, ServeStore, StoreOperation};
 use crate::node::rounds::no_round;
 use crate::reason::NoRound;
-use alloc::borrow::ToOwned;
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
 use core::net::IpAddr;
-use rendezvous_core::driver::call_error::CallError;
-use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::channel::{Receiver, Sender, unbounded};
-use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::rendezvous::{
     HandlerError, HostedServers, HostingError, NodeStore, RendezvousHandler, full_host_name,
 };
@@ -24,12 +16,9 @@ use rendezvous_core::driver::server::{Server, StartErrorKind};
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::threads::{self, Thread, panic_text};
 use rendezvous_core::error::ErrorKind;
+use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
-use rendezvous_core::time::Duration;
-use std::collections::HashMap;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Number of calls that the agent makes at a time: one to the rendezvous, and one to the round's store.
 const THREADS: usize = 2;
@@ -64,11 +53,7 @@ pub(super) struct Calls {
     shared: Arc<Shared>,
 }
 
-impl fmt::Debug for Calls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Calls").field("pending", &self.pending.keys()).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Calls);
 
 impl Calls {
     pub(super) fn new(handler: Arc<dyn RendezvousHandler>, input_sender: InputSender) -> io::Result<Self> {
@@ -110,12 +95,12 @@ impl Calls {
 
     /// Ends the workers' store.
     pub(super) fn end_store(&self) {
-        *lock(&self.shared.server) = None;
+        *self.shared.server.locked() = None;
     }
 
     /// Lets go of the round's store.
     pub(super) fn leave_round(&self) {
-        *lock(&self.shared.store) = None;
+        *self.shared.store.locked() = None;
     }
 }
 
@@ -155,10 +140,6 @@ fn run(shared: &Shared, jobs: &Receiver<Job>) {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     fn make(&self, request: Request, token: &CancelToken) -> Result<Answer, CallFailure> {
         let handler = &self.handler;
@@ -166,7 +147,7 @@ impl Shared {
             Request::Join => {
                 let info = handler.next_rendezvous().map_err(|error| of_handler(&error))?;
                 let round = joined(&info);
-                *lock(&self.store) = Some(info.store);
+                *self.store.locked() = Some(info.store);
                 Ok(Answer::Joined(round))
             }
             Request::NextEvent => {
@@ -183,20 +164,20 @@ impl Shared {
                 Ok(Answer::Done)
             }
             Request::Store { operation, timeout } => {
-                let store = lock(&self.store).clone();
+                let store = self.store.locked().clone();
                 let store = store.ok_or_else(|| failure(None, "there is no round".to_owned()))?;
                 let timeout = if timeout.is_zero() { Timeout::Once } else { Timeout::After(timeout) };
                 perform(&store.with_token(token), operation, timeout).map_err(|error| of_store(&error))
             }
             Request::ServeStore(serve) => {
-                let store = lock(&self.store).clone();
+                let store = self.store.locked().clone();
                 let local = || address_of_this_host(store.as_deref()?, token);
                 let served = serve_store(&serve, local, token);
                 if token.is_cancelled() {
                     return Err(failure(Some(ErrorKind::Cancelled), "it was cancelled".to_owned()));
                 }
                 let (info, server) = served.map_err(|error| failure(None, error.to_string()))?;
-                *lock(&self.server) = Some(server);
+                *self.server.locked() = Some(server);
                 Ok(Answer::Serving(info))
             }
         }

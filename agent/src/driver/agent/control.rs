@@ -5,7 +5,7 @@ use crate::group::WorkerGroup;
 use crate::node::Input;
 use crate::reason::StopCause;
 use alloc::sync::Arc;
-use std::sync::{Mutex, PoisonError};
+use rendezvous_core::driver::prelude::*;
 
 /// The worker group in its current state, shared with other threads.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ impl Snapshot {
 
     /// Stores the group, and copies it only if it has changed.
     pub(super) fn publish(&self, group: &WorkerGroup) -> Arc<WorkerGroup> {
-        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.0.locked();
         if **current != *group {
             *current = Arc::new(group.clone());
         }
@@ -41,7 +41,7 @@ impl AgentControl {
     /// Returns the worker group at this moment. The returned value never changes.
     #[must_use]
     pub fn worker_group(&self) -> Arc<WorkerGroup> {
-        Arc::clone(&self.snapshot.0.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.snapshot.0.locked())
     }
 
     /// Makes the agent stop its workers and end. A second call kills them without waiting.

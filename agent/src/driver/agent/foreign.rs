@@ -12,19 +12,12 @@ use crate::reason::StartFailure;
 use crate::roster::Roster;
 use crate::supervisor::Failed;
 use crate::worker_event::WorkerEvent;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
-use core::fmt;
 use rendezvous_core::driver::channel::{Receiver, Sender, unbounded};
-use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::{EventLoop, Waker};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::threads::{self, Thread};
-use rendezvous_core::time::{Duration, Instant};
-use std::collections::HashMap;
-use std::io;
-use std::os::fd::RawFd;
+use rendezvous_core::opaque::opaque_debug;
 
 /// Longest wait for the end of the hooks.
 const HOOKS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -91,7 +84,6 @@ impl WorkerEventSender {
     }
 
     /// Returns the current time on the agent's clock.
-    #[must_use]
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
@@ -125,11 +117,7 @@ pub struct ForeignWorkers {
     notes: HashMap<u32, (Box<str>, Box<str>)>,
 }
 
-impl fmt::Debug for ForeignWorkers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ForeignWorkers").field("roster", &self.roster).finish_non_exhaustive()
-    }
-}
+opaque_debug!(ForeignWorkers);
 
 impl ForeignWorkers {
     /// Creates workers behind these hooks. The hooks are dropped on their own thread after the last call. `host` is the

@@ -2,19 +2,13 @@
 //! blocked agent is reported as such.
 
 use crate::health::{Health, REQUEST_BYTES_MAX, Request};
-use alloc::string::String;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
-use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Waker, Watch};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::threads::{self, Thread};
-use rendezvous_core::time::{Duration, Instant};
-use std::collections::HashMap;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, PoisonError};
 
 const LISTENER: Token = Token(0);
 /// Maximum number of connections. Further clients wait until one of these is closed.
@@ -68,7 +62,7 @@ impl HealthServer {
     }
 
     pub(super) fn show(&self, health: Health) {
-        *self.shared.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
+        *self.shared.health.locked() = health;
     }
 }
 
@@ -206,7 +200,7 @@ impl HealthConnection {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Then::Stay,
                 Err(_) => return Then::Close,
             }
-            let health = shared.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let health = shared.health.locked().clone();
             if let Some(answer) = Request::of(&self.request_bytes).answer(&health, clock.now()) {
                 self.answer = answer;
                 return Then::Stay;

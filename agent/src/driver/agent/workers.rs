@@ -5,10 +5,8 @@ use crate::failure::ProcessFailure;
 use crate::group::WorkerGroup;
 use crate::supervisor::Failed;
 use crate::worker_event::WorkerEvent;
-use alloc::vec::Vec;
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
-use rendezvous_core::time::Instant;
-use std::os::fd::RawFd;
 
 /// A start of a worker group.
 #[derive(Clone, Copy, Debug)]

@@ -43,40 +43,39 @@ pub enum GuardError {
 }
 
 /// Part of a worker's description.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "named as the fields are")]
 pub enum Part {
+    #[error("the path")]
     Path,
+    #[error("an argument")]
     Argument,
+    #[error("the environment")]
     Environment,
+    #[error("the directory")]
     Directory,
 }
 
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Path => "the path",
-            Self::Argument => "an argument",
-            Self::Environment => "the environment",
-            Self::Directory => "the directory",
-        })
-    }
-}
-
 /// Step of a guard's start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartStep {
     /// Allocating memory and descriptors.
+    #[error("memory and descriptors")]
     Prepare,
     /// `fork`.
+    #[error("fork")]
     Fork,
     /// Becoming a subreaper, which adopts orphaned descendants.
+    #[error("adopting orphans")]
     Subreaper,
     /// Closing the agent's descriptors.
+    #[error("closing the program's descriptors")]
     Descriptors,
     /// Setting up the wait for events.
+    #[error("waiting for events")]
     Events,
     /// The guard did not report in time, or ended before.
+    #[error("it did not report")]
     Report,
 }
 
@@ -89,19 +88,6 @@ impl StartStep {
             set_up_step::FORK => Self::Fork,
             _ => Self::Report,
         }
-    }
-}
-
-impl fmt::Display for StartStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Prepare => "memory and descriptors",
-            Self::Fork => "fork",
-            Self::Subreaper => "adopting orphans",
-            Self::Descriptors => "closing the program's descriptors",
-            Self::Events => "waiting for events",
-            Self::Report => "it did not report",
-        })
     }
 }
 
@@ -135,22 +121,29 @@ impl fmt::Display for GuardLost {
 }
 
 /// Step of a worker's start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpawnStep {
     /// Not begun: a stop was requested.
+    #[error("a stop was asked for")]
     Stopping,
     /// Receiving the request: `EMFILE`, `ENOMEM`, or `ENOSPC` if the guard has no room for one more worker.
+    #[error("the guard could not take the request")]
     Request,
     /// Creating the process: `EAGAIN` if the user or the system has too many processes, or `ENOMEM`.
+    #[error("making a process")]
     Fork,
     /// Creating a session.
+    #[error("a session of its own")]
     Session,
     /// Opening the standard streams.
+    #[error("its standard streams")]
     Stdio,
     /// Changing to the working directory.
+    #[error("its directory")]
     Directory,
     /// Executing the program: `ENOENT` if it or its interpreter is missing, `EACCES` if it is not executable, `ENOEXEC`
     /// if its format is unknown, `E2BIG` if arguments and environment are too long.
+    #[error("running the program")]
     Exec,
 }
 
@@ -165,19 +158,5 @@ impl SpawnStep {
             step::EXEC => Self::Exec,
             _ => Self::Request,
         }
-    }
-}
-
-impl fmt::Display for SpawnStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Stopping => "a stop was asked for",
-            Self::Request => "the guard could not take the request",
-            Self::Fork => "making a process",
-            Self::Session => "a session of its own",
-            Self::Stdio => "its standard streams",
-            Self::Directory => "its directory",
-            Self::Exec => "running the program",
-        })
     }
 }

@@ -2,9 +2,7 @@
 
 use super::error::SpawnStep;
 use crate::group::ExitStatus;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 
 /// Event of the processes below a guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +81,6 @@ pub enum Returned {
 
 impl Returned {
     /// Returns why the value is missing although the function returned one.
-    #[must_use]
     pub fn failure(&self) -> Option<String> {
         match self {
             Self::Nothing | Self::Bytes(_) => None,

@@ -1,12 +1,9 @@
 //! Search for programs, and information about processes from `/proc`.
 
 use super::guard::stat::Stat;
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
+use rendezvous_core::driver::prelude::*;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::ffi::OsStr;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 

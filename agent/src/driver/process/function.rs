@@ -2,12 +2,10 @@
 
 use super::guard::packet::{Plain, pointer};
 use super::guard::system::errno;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ffi::CStr;
-use core::fmt;
 use libc::{c_char, off_t};
-use std::os::fd::RawFd;
+use rendezvous_core::driver::prelude::*;
+use rendezvous_core::opaque::opaque_debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A function that a worker can run. It gets its call and a buffer for its return value, and returns the exit code, of
@@ -37,11 +35,7 @@ pub const NOT_RETURNED: i32 = 102;
 #[derive(Clone)]
 pub struct Registered(pub(super) Arc<Function>);
 
-impl fmt::Debug for Registered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Registered")
-    }
-}
+opaque_debug!(Registered);
 
 impl Registered {
     /// Registers a function for workers.
@@ -59,13 +53,11 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// Returns the number under which the worker was started.
-    #[must_use]
     pub const fn worker(&self) -> u32 {
         self.worker
     }
 
     /// Returns all arguments.
-    #[must_use]
     pub fn arguments(&self) -> &[&'a CStr] {
         &self.arguments
     }

@@ -2,8 +2,7 @@
 
 use super::find::{FindError, find_program};
 use crate::numa::{Cpus, Host, NumaBinding, NumaError, bind, parse_list, write_list};
-use alloc::format;
-use alloc::vec::Vec;
+use rendezvous_core::prelude::*;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 

@@ -41,7 +41,6 @@ pub struct Program<'a> {
 
 impl<'a> Program<'a> {
     /// Creates a description without arguments and environment, with inherited standard streams.
-    #[must_use]
     pub const fn new(entry: Entry<'a>) -> Self {
         Self {
             entry,

@@ -1,9 +1,8 @@
 //! The agent's own outputs, written without blocking on their readers.
 
 use crate::console_backlog::ConsoleBacklog;
-use alloc::format;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
-use rendezvous_core::time::Instant;
+use rendezvous_core::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 use std::fs::{File, OpenOptions};
@@ -41,7 +40,6 @@ pub struct Consoles {
 
 impl Consoles {
     /// Returns the outputs of this program, as far as they are open.
-    #[must_use]
     pub fn standard() -> Self {
         Self {
             stdout: Console::new(io::stdout().as_fd()).ok(),

@@ -58,7 +58,6 @@ pub enum LogError {
 
 impl LogError {
     /// Returns the path of the folder or file.
-    #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::NotAFolder { path }
@@ -70,7 +69,6 @@ impl LogError {
     }
 
     /// Returns the error number of the system call.
-    #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
             Self::NotAFolder { .. } => libc::ENOTDIR,

@@ -3,9 +3,7 @@
 use super::error::{LogError, errno};
 use crate::error_file::{ErrorFile, ErrorFileNote, NewError, encode, parse, with_error_code};
 use crate::limits::ERROR_FILE_BYTES_MAX;
-use alloc::string::ToString;
-use alloc::vec::Vec;
-use rendezvous_core::time::Duration;
+use rendezvous_core::prelude::*;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -13,7 +11,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Reads the error file of a worker that has ended.
-#[must_use]
 pub fn read_error_file(path: &Path) -> ErrorFile {
     let content = match contents(path) {
         Ok(bytes) => bytes.ok_or(ErrorFileNote::NotAFile).and_then(|bytes| parse(&bytes)),

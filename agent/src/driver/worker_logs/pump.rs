@@ -8,23 +8,19 @@ use crate::limits::CONSOLE_FULL_BYTES;
 use crate::log_layout::Destination;
 use crate::log_lines::{LineOutput, LogLines};
 use crate::streams::Stream;
-use alloc::string::String;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use rendezvous_core::driver::channel::{ChannelError, Receiver, Sender};
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::sorted::SortedMap;
-use rendezvous_core::time::Instant;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Line buffer shared with callers that read the last lines. It is locked while lines change, never during a write.
 pub(super) type Lines = Arc<Mutex<LogLines>>;
 
 pub(super) fn lock(lines: &Lines) -> MutexGuard<'_, LogLines> {
-    lines.lock().unwrap_or_else(PoisonError::into_inner)
+    lines.locked()
 }
 
 /// Result of a command: the streams that [`Command::Finish`] closed before their end.

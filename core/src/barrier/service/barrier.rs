@@ -4,11 +4,9 @@ use super::event::{Arrive, End, Names, Refusal};
 use super::members::{MemberId, Members};
 use super::phase::{Phase, PhaseEvent};
 use crate::limits::BARRIER_COST_BYTES;
-use crate::time::Instant;
+use crate::prelude::*;
 use crate::wire::native::Participants;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
 use foldhash::fast::SeedableRandomState;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,7 @@
 //! Deadlines: of a whole generation, and of arrivals with a shorter timeout than their generation.
 
 use super::{ArrivalId, BarrierId, Barriers, End, MemberId, Output, PhaseEvent, Waiter};
-use crate::time::Instant;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
+use crate::prelude::*;
 
 impl Barriers {
     /// Handles everything that was due by `now`.

@@ -1,13 +1,9 @@
 //! Inputs and outputs of the barriers.
 
-use crate::ordered::{Id, Number, Pair};
+use crate::ordered::{Id, Pair, numbers};
+use crate::prelude::*;
 use crate::store::op::{Key, Keys};
-use crate::time::Duration;
 use crate::wire::native::{BarrierEnd, Fault, FaultCode, Participants, Why};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
 
 /// Id that the caller gives to an owner of requests: a session. Ids are never reused, and an owner makes no request
 /// after [`Input::Ended`].
@@ -23,15 +19,7 @@ pub struct ArrivalId {
     pub request: u64,
 }
 
-impl Number for OwnerId {
-    fn number(self) -> u64 {
-        self.0
-    }
-
-    fn from_number(number: u64) -> Self {
-        Self(number)
-    }
-}
+numbers!(OwnerId: id => id.0, number => Self(number));
 
 impl Id for ArrivalId {
     fn pair(self) -> Pair {
@@ -156,7 +144,6 @@ pub enum End {
 
 impl End {
     /// Returns the end as it is encoded in a frame.
-    #[must_use]
     pub fn as_wire(&self) -> BarrierEnd<'_> {
         match self {
             Self::Released => BarrierEnd::Released,
@@ -208,7 +195,6 @@ pub struct Names {
 
 impl Names {
     /// Returns the names.
-    #[must_use]
     pub fn as_keys(&self) -> Keys<'_> {
         Keys::packed(self.count, &self.packed)
     }
@@ -280,7 +266,6 @@ pub enum Refusal {
 
 impl Refusal {
     /// Returns the refusal as an error frame has it.
-    #[must_use]
     pub fn fault(&self) -> Fault<'_> {
         let (code, first, second, text): (_, _, _, &[u8]) = match self {
             Self::Conflict { set_by, count } => (FaultCode::BarrierConflict, u64::from(*count), 0, set_by),

@@ -3,12 +3,9 @@
 
 use super::event::{ArrivalId, Refusal};
 use crate::limits::{BarrierLimits, MEMBER_COST_BYTES};
+use crate::prelude::*;
 use crate::store::op::{Key, Keys};
-use crate::time::Instant;
 use alloc::borrow::Cow;
-use alloc::boxed::Box;
-use alloc::vec;
-use alloc::vec::Vec;
 use core::hash::BuildHasher;
 use foldhash::fast::SeedableRandomState;
 use hashbrown::HashTable;

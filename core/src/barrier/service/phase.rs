@@ -59,7 +59,6 @@ impl Phase {
     }
 
     /// Returns whether the generation has ended.
-    #[must_use]
     pub const fn is_over(self) -> bool {
         !matches!(self, Unbegun | Open)
     }

@@ -4,12 +4,10 @@
 
 use super::locked::{Access, CHUNK_BYTES, Identity, Locked, read_at};
 use super::{CANCELLED, Clock, FileState, NOT_RELEASED, Span, lock_state, log_failure};
+use crate::driver::prelude::*;
 use crate::error::{Cause, ErrorKind, Failure, Phase};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard};
 
 /// Size of a read where most of the file can be skipped.
 const HEADER_CHUNK_BYTES: u64 = 4096;

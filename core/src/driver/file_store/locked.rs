@@ -1,17 +1,13 @@
 //! The store's file while this process holds its lock.
 
 use super::{CANCELLED, FileAccess, NOT_RELEASED};
+use crate::driver::prelude::*;
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::store::file_log::append;
-use crate::time::Duration;
-use alloc::sync::Arc;
-use alloc::vec;
-use alloc::vec::Vec;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::fs::{File, Metadata, OpenOptions};
-use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 

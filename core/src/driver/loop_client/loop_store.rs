@@ -2,9 +2,9 @@
 
 use super::member::{Member, MemberEvents, MemberId, MemberStore};
 use super::{CallOver, LoopEvent, SubmitResult, names_of};
-use crate::driver::call_error::CallError;
 use crate::driver::connection::Connection;
 use crate::driver::event_loop::Ready;
+use crate::driver::prelude::*;
 use crate::driver::resolve::{Found, HostLookup};
 use crate::driver::socket::{classify, endpoint_text};
 use crate::driver::store_client::StoreOptions;
@@ -14,11 +14,6 @@ use crate::ids::ConnId;
 use crate::node::multi_client::{Answer, FailedCall, Input, MultiClient, MultiClientOptions, Output};
 use crate::store::call::{Call, CallId};
 use crate::store::clue::{CLUE_TIMEOUT, Clue};
-use crate::time::{Duration, Instant};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use std::collections::HashMap;
-use std::io;
 
 /// Maximum number of reads of one socket in one iteration, so that the other sockets are read, too.
 const READS_MAX: usize = 8;

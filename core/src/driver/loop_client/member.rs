@@ -1,18 +1,13 @@
 //! Members of a loop: stores, sessions, and anything else that implements [`Member`].
 
 use super::{Loop, LoopEvent, SubmitError, SubmitResult};
-use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Ready, Token, Waker, Watcher};
+use crate::driver::prelude::*;
 use crate::driver::store::Timeouts;
 use crate::driver::threads::Thread;
 use crate::store::call::{Call, CallId};
-use crate::time::{Duration, Instant};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::any::Any;
-use core::fmt;
-use std::io;
 
 /// Number of low bits of a call's number that count the calls of one member: enough for months. The bits above them
 /// are the member's number, enough for 16 million members.
@@ -25,13 +20,11 @@ pub struct MemberId(u32);
 
 impl MemberId {
     /// Returns the id as a number, for callers that keep numbers.
-    #[must_use]
     pub const fn as_u32(self) -> u32 {
         self.0
     }
 
     /// Makes the id from [`MemberId::as_u32`].
-    #[must_use]
     pub const fn from_u32(number: u32) -> Self {
         Self(number)
     }
@@ -42,19 +35,16 @@ impl MemberId {
     }
 
     /// Returns a token of this member: [`Member::ready`] gets what becomes ready under it.
-    #[must_use]
     pub const fn token(self, number: u32) -> Token {
         Token(((self.0 as u64) << 32) | number as u64)
     }
 
     /// Returns the loop's id of a call that has this number at the member.
-    #[must_use]
     pub const fn call(self, number: u64) -> CallId {
         CallId(((self.0 as u64) << CALLS_PER_MEMBER_BITS) + number)
     }
 
     /// Returns the member's own number of a call, from [`MemberId::call`].
-    #[must_use]
     pub const fn number_of(self, call: CallId) -> u64 {
         call.0.wrapping_sub((self.0 as u64) << CALLS_PER_MEMBER_BITS)
     }

@@ -3,8 +3,6 @@
 use super::loop_store::LoopStore;
 use super::member::{Member, MemberContext, MemberEvents, MemberId, MemberStore};
 use super::{CallOver, Loop, LoopEvent, SubmitError, SubmitResult, names_of};
-use crate::driver::call_error::CallError;
-use crate::driver::cancel::CancelToken;
 use crate::driver::event_loop::Ready;
 use crate::driver::native_client::calls::{check, settle};
 use crate::driver::native_client::ops::Listing;
@@ -13,6 +11,7 @@ use crate::driver::native_client::{
     Change, Loss, NativeClientOptions, NativeError, NativeRequest, NativeResponse, NodeEvent, OwnedFrame,
     PendingRequest, WatchError,
 };
+use crate::driver::prelude::*;
 use crate::driver::random::random_seed;
 use crate::driver::rendezvous::{
     HandlerError, LastRounds, entry_of, full_host_name, host_name, labels_of, session_options,
@@ -27,13 +26,8 @@ use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::rdzv_settings::RdzvSettings;
 use crate::store::call::{Call, CallId, Outcome, WaitMode};
 use crate::store::op::{Key, Request};
-use crate::time::{Duration, Instant, Poller};
+use crate::time::Poller;
 use crate::wire::native::{ServerFrame, Why};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use std::collections::HashMap;
-use std::io;
 
 /// Event of a session.
 #[derive(Debug)]
@@ -488,19 +482,16 @@ impl Session<'_> {
     }
 
     /// Returns the run that the node was added for, if it was added with [`Loop::add_node`].
-    #[must_use]
     pub fn run_id(&self) -> Option<&str> {
         Some(self.member()?.settings.as_ref()?.0.run_id.as_str())
     }
 
     /// Returns the server's name in error messages.
-    #[must_use]
     pub fn peer(&self) -> &str {
         self.member().map_or("", |session| &session.peer)
     }
 
     /// Returns the node's name.
-    #[must_use]
     pub fn node(&self) -> &str {
         self.member().map_or("", |session| session.options.node.as_str())
     }

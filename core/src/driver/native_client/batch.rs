@@ -6,13 +6,11 @@ use super::calls::check;
 use super::session_driver::EncodedRequest;
 use crate::error::Operation;
 use crate::limits::FrameLimits;
+use crate::prelude::*;
 use crate::store::call::{Call, WaitMode};
 use crate::store::op::{Key, Keys, Request};
 use crate::store::txn::{Compare, Condition, Write};
-use crate::time::Duration;
 use crate::wire::native::{Batched, ClientFrame, List};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// Condition on a key in a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,8 +103,7 @@ impl Txn {
     pub(super) fn encode(&self, scope: &[u8], span: Duration) -> EncodedRequest {
         let compares: Vec<Compare<'_>> =
             self.tests.iter().map(|(key, test)| compare(Key::scoped(scope, key), test)).collect();
-        let (then, otherwise) = (scoped_steps(scope, &self.then), scoped_steps(scope, &self.otherwise));
-        let (then, otherwise) = (writes(&then), writes(&otherwise));
+        let (then, otherwise) = (writes(scope, &self.then), writes(scope, &self.otherwise));
         let (then, otherwise) = (List::new(&then), List::new(&otherwise));
         let frame = ClientFrame::Txn { compares: List::new(&compares), then, otherwise };
         EncodedRequest::new(Operation::Txn, &frame, span)
@@ -141,8 +138,6 @@ impl Batch {
     }
 }
 
-type Scoped<'a> = Steps<&'a Step>;
-
 fn check_keys<'a>(
     keys: &mut dyn Iterator<Item = &'a [u8]>,
     scope: &[u8],
@@ -155,11 +150,6 @@ fn check_keys<'a>(
     Ok(())
 }
 
-/// Returns the steps with whole keys.
-fn scoped_steps<'a>(scope: &[u8], steps: &'a Steps<Step>) -> Scoped<'a> {
-    steps.iter().map(|(key, step)| ([scope, key].concat().into(), step)).collect()
-}
-
 fn compare<'a>(key: Key<'a>, test: &'a Test) -> Compare<'a> {
     let condition = match test {
         Test::Present => Condition::Exists,
@@ -170,13 +160,13 @@ fn compare<'a>(key: Key<'a>, test: &'a Test) -> Compare<'a> {
     Compare { key, condition }
 }
 
-fn writes<'a>(steps: &'a Scoped<'_>) -> Vec<Write<'a>> {
-    let write = |(whole, step): &'a (Box<[u8]>, &Step)| {
-        let key = Key::raw(whole);
+fn writes<'a>(scope: &'a [u8], steps: &'a Steps<Step>) -> Vec<Write<'a>> {
+    let write = |(name, step): &'a (Box<[u8]>, Step)| {
+        let key = Key::scoped(scope, name);
         match step {
             Step::Set { value } => Write::Set { key, value },
             Step::Delete => Write::Delete { key },
-            Step::DeletePrefix => Write::DeletePrefix { prefix: whole },
+            Step::DeletePrefix => Write::DeletePrefix { prefix: key },
             Step::Add { delta } => Write::Add { key, delta: *delta },
             Step::Append { value } => Write::Append { key, value },
         }

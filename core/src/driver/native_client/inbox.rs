@@ -2,10 +2,10 @@
 
 use crate::driver::channel::Sender;
 use crate::driver::clock::from_now;
+use crate::driver::prelude::*;
 use crate::node::native_client::Ending;
 use crate::time::Duration;
 use alloc::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bounded queue that may end with a last state.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl<T: Weighted> Inbox<T> {
 
     fn lock(&self) -> MutexGuard<'_, InboxState<T>> {
         // No code that holds the lock panics in the middle of a change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked()
     }
 
     fn notify(&self) {

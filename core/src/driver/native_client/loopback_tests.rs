@@ -2,13 +2,13 @@
 
 use super::tests::{entry, options, terms};
 use super::*;
-use crate::driver::native_store::NativeStore;
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store::Store;
 use crate::driver::store_client::StoreOptions;
 use crate::driver::timeout::Timeout;
 use crate::rendezvous::participant::{Entry, Role};
 use crate::rendezvous::round_event::RoundEvent;
+use crate::store::engine::PrefixRemoved;
 use crate::store::op::Keys;
 use crate::wire::native::{LastCall, Participants, Terms, Why};
 use alloc::format;
@@ -23,6 +23,72 @@ const NOW: Timeout = Timeout::Once;
 
 pub(super) fn server() -> Server {
     Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server")
+}
+
+/// Requests with the kind of response that each has.
+impl NativeClient {
+    pub(in crate::driver) fn delete_prefix(
+        &self,
+        prefix: &[u8],
+        timeout: Timeout,
+    ) -> Result<PrefixRemoved, NativeError> {
+        match self.request(&NativeRequest::DeletePrefix { prefix }, timeout)? {
+            NativeResponse::Removed(removed) => Ok(removed),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(in crate::driver) fn batch(
+        &self,
+        batch: &Batch,
+        timeout: Timeout,
+    ) -> Result<Vec<BatchAnswer>, NativeError> {
+        match self.request(&NativeRequest::Batch(batch), timeout)? {
+            NativeResponse::Batch(answers) => Ok(answers),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn barrier(
+        &self,
+        key: &[u8],
+        generation: u64,
+        name: &[u8],
+        participants: Participants<'_>,
+        timeout: Timeout,
+    ) -> Result<BarrierResult, NativeError> {
+        match self.request(&NativeRequest::Barrier { key, generation, name, participants }, timeout)? {
+            NativeResponse::Barrier(result) => Ok(result),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn barrier_cancel(&self, key: &[u8], name: &[u8], timeout: Timeout) -> Result<bool, NativeError> {
+        match self.request(&NativeRequest::BarrierCancel { key, name }, timeout)? {
+            NativeResponse::Outcome(has_waited) => Ok(has_waited),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn leave(&self, run_id: &[u8], timeout: Duration) -> Result<(), NativeError> {
+        self.request_within(&NativeRequest::Leave { run_id }, timeout).map(drop)
+    }
+
+    /// Ends the calls of this handle and its clones.
+    pub(super) fn cancel(&self) {
+        self.canceller.cancel();
+    }
+
+    pub(super) fn renew(&self, lease: &Lease, timeout: Timeout) -> Result<(), NativeError> {
+        self.request(&NativeRequest::LeaseRenew { lease: lease.number() }, timeout).map(drop)
+    }
+
+    fn revoke(&self, lease: &Lease, timeout: Timeout) -> Result<i64, NativeError> {
+        match self.request(&NativeRequest::LeaseRevoke { lease: lease.number() }, timeout)? {
+            NativeResponse::Number(removed) => Ok(removed),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 fn session_of(port: u16, node: &str, grace: Duration) -> NativeClient {
@@ -118,7 +184,7 @@ fn a_death_is_told_at_once_and_the_survivors_meet_again() {
         all.iter().map(|(name, _, joined)| (name.as_str(), joined.round, joined.nodes)).collect();
     assert_eq!(ranks, [("n0", 1, 2), ("n2", 1, 2)]);
     // The keys of the previous round are fenced, over either protocol.
-    let store = Store::over(Arc::new(NativeStore::new(&all[0].1)));
+    let store = Store::over(Arc::new(all[0].1.clone()));
     let scoped = |namespace: &[u8]| store.with_prefix(&namespace[1..namespace.len() - 1]);
     let error = scoped(&former.namespace).set(b"k", b"v", NOW).expect_err("it is over");
     assert_eq!(error.kind(), ErrorKind::StaleRound, "{error}");
@@ -329,7 +395,7 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
     let server = server();
     let cut = Cut::before(&server);
     let client = session_of(cut.address.port(), "n0", SOON);
-    let store = Store::over(Arc::new(NativeStore::new(&client)));
+    let store = Store::over(Arc::new(client.clone()));
     let watch = client.watch_key(b"n", 0, WHILE).expect("begun");
     let lease = client.lease(Duration::ZERO, WHILE).expect("granted");
     lease.attach(&[b"mine"], WHILE).expect("attached");
@@ -354,7 +420,7 @@ fn within_the_grace_a_broken_connection_costs_nothing() {
     assert!(store.check(&[b"mine"], WHILE).expect("asked"), "the session lived on, and its lease with it");
     client.close(SOON).expect("confirmed");
     let other = session(&server, "n1");
-    let other = Store::over(Arc::new(NativeStore::new(&other)));
+    let other = Store::over(Arc::new(other.clone()));
     assert!(!other.check(&[b"mine"], WHILE).expect("asked"), "it ended, and its keys went");
 }
 
@@ -468,7 +534,7 @@ fn handles_beneath_a_prefix_have_keys_revisions_and_a_default_timeout_of_their_o
     assert_eq!(first, KeysPage { keys: alloc::vec![b"mine".to_vec()], more: true });
     let rest = client.list_page(b"", b"mine", 9, WHILE).expect("listed");
     assert_eq!(rest, KeysPage { keys: alloc::vec![b"two".to_vec()], more: false });
-    assert_eq!(lease.revoke(WHILE).expect("ended"), 1);
+    assert_eq!(client.revoke(&lease, WHILE).expect("ended"), 1);
     assert_eq!(client.delete_prefix(b"", WHILE).expect("removed").removed, 1);
     let reported: Vec<Vec<u8>> =
         (0..4).map(|_| watch.next(SOON).expect("alive").expect("a change").key).collect();
@@ -523,16 +589,16 @@ fn transactions_batches_prefixes_watches_and_leases() {
     assert_eq!(again.next(SOON).expect("alive").expect("again"), changes[3]);
 
     let brief = client.lease(Duration::from_millis(30), NOW).expect("granted");
-    brief.renew(NOW).expect("it lives");
+    client.renew(&brief, NOW).expect("it lives");
     brief.attach(&[b"dir/leased"], NOW).expect("attached");
     let mut batch = Batch::default();
     batch.push(b"dir/leased", BatchStep::Write(set(b"")));
     let answer = client.batch(&batch, NOW);
     assert_eq!(answer.expect("carried out"), [BatchAnswer::Done]);
     assert_eq!(brief.wait_over(SOON).expect("alive"), Some(Why::Deadline));
-    assert_eq!(brief.renew(NOW).expect_err("it is over").kind(), ErrorKind::NotFound);
+    assert_eq!(client.renew(&brief, NOW).expect_err("it is over").kind(), ErrorKind::NotFound);
     let lease = client.lease(SOON, NOW).expect("granted");
-    assert_eq!(lease.revoke(NOW).expect("ended"), 0);
+    assert_eq!(client.revoke(&lease, NOW).expect("ended"), 0);
 }
 
 #[test]
@@ -590,7 +656,7 @@ fn a_death_is_told_to_a_node_whose_wish_to_come_back_was_refused() {
 fn to_cancel_what_a_store_was_asked_is_to_cancel_nothing_else() {
     let server = server();
     let client = session(&server, "a");
-    let store = || Store::over(Arc::new(NativeStore::new(&client)));
+    let store = || Store::over(Arc::new(client.clone()));
     let (cancelled, spared) = (store(), store());
     let scoped = cancelled.with_prefix(b"inner");
     thread::scope(|scope| {

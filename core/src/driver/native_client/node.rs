@@ -7,10 +7,9 @@ use super::{
 };
 use crate::driver::timeout::Timeout;
 use crate::error::Operation;
+use crate::prelude::*;
 use crate::rendezvous::participant::{Entry, Event, Role};
 use crate::rendezvous::round_event::RoundEvent;
-use crate::time::Duration;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 /// Event of a node.
@@ -39,7 +38,6 @@ pub enum NodeEvent {
 
 impl NodeEvent {
     /// Returns the event of the node's round or run; `None` for an event before a round.
-    #[must_use]
     pub fn into_round_event(self) -> Option<RoundEvent> {
         Some(match self {
             Self::Round(event) => event,
@@ -118,14 +116,6 @@ impl NativeClient {
         let token = self.canceller.token();
         let next = self.inner.shared.events.next_with(timeout, || token.is_cancelled(), Queue::pop_front);
         next.map_err(|last| self.error(Operation::RoundEvent, (None, 0), Loss::of_last(last)))
-    }
-
-    /// Performs [`NativeRequest::Leave`].
-    ///
-    /// # Errors
-    /// The node is in no run, or the server did not respond.
-    pub fn leave(&self, run_id: &[u8], timeout: Duration) -> Result<(), NativeError> {
-        self.request_within(&NativeRequest::Leave { run_id }, timeout).map(drop)
     }
 
     /// Performs [`NativeRequest::CloseRun`].

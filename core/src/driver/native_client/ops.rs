@@ -1,37 +1,23 @@
 //! Operations that only the store of a native server has, and the calls that every
 //! [`Store`](crate::driver::store::Store) over such a server is made of.
 
-use super::batch::{Batch, Txn};
+use super::batch::Txn;
 use super::calls::{check, frame_of, settle};
 use super::{
-    BarrierResult, BatchAnswer, EncodedRequest, KeysPage, Loss, NativeClient, NativeError, NativeRequest,
-    NativeResponse, OwnedFrame, TxnResult, Versioned, wrong_response,
+    EncodedRequest, KeysPage, Loss, NativeClient, NativeError, NativeRequest, NativeResponse, OwnedFrame,
+    TxnResult, Versioned, wrong_response,
 };
 use crate::driver::call_error::Refusal;
-use crate::driver::cancel::CancelToken;
+use crate::driver::prelude::*;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeout;
 use crate::error::Operation;
 use crate::limits::FrameLimits;
 use crate::store::call::{Call, Outcome};
-use crate::store::engine::PrefixRemoved;
 use crate::store::op::{Key, Request};
-use crate::time::Duration;
-use crate::wire::native::{ClientFrame, Participants, ServerFrame};
-use alloc::vec::Vec;
+use crate::wire::native::{ClientFrame, ServerFrame};
 
 impl NativeClient {
-    /// Performs [`NativeRequest::DeletePrefix`].
-    ///
-    /// # Errors
-    /// The reason why they may not be removed: [`crate::error::ErrorKind::StaleRound`] if all keys under the prefix
-    /// belong to a round that is over.
-    pub fn delete_prefix(&self, prefix: &[u8], timeout: Timeout) -> Result<PrefixRemoved, NativeError> {
-        let response = self.request(&NativeRequest::DeletePrefix { prefix }, timeout)?;
-        let NativeResponse::Removed(removed) = response else { wrong_response() };
-        Ok(removed)
-    }
-
     /// Performs [`NativeRequest::Read`].
     ///
     /// # Errors
@@ -68,45 +54,6 @@ impl NativeClient {
         let response = self.request(&NativeRequest::Txn(txn), timeout)?;
         let NativeResponse::Txn(result) = response else { wrong_response() };
         Ok(result)
-    }
-
-    /// Performs [`NativeRequest::Batch`].
-    ///
-    /// # Errors
-    /// The reason why there are no responses. [`crate::error::Failure::effect`] says whether the batch may have been
-    /// executed. It is never executed in part.
-    pub fn batch(&self, batch: &Batch, timeout: Timeout) -> Result<Vec<BatchAnswer>, NativeError> {
-        let response = self.request(&NativeRequest::Batch(batch), timeout)?;
-        let NativeResponse::Batch(answers) = response else { wrong_response() };
-        Ok(answers)
-    }
-
-    /// Performs [`NativeRequest::Barrier`].
-    ///
-    /// # Errors
-    /// Other callers arrived with other participants, or the reason why the result is not known.
-    pub fn barrier(
-        &self,
-        key: &[u8],
-        generation: u64,
-        name: &[u8],
-        participants: Participants<'_>,
-        timeout: Timeout,
-    ) -> Result<BarrierResult, NativeError> {
-        let response =
-            self.request(&NativeRequest::Barrier { key, generation, name, participants }, timeout)?;
-        let NativeResponse::Barrier(result) = response else { wrong_response() };
-        Ok(result)
-    }
-
-    /// Performs [`NativeRequest::BarrierCancel`]. Returns whether any participant waited.
-    ///
-    /// # Errors
-    /// The reason why that is not known.
-    pub fn barrier_cancel(&self, key: &[u8], name: &[u8], timeout: Timeout) -> Result<bool, NativeError> {
-        let response = self.request(&NativeRequest::BarrierCancel { key, name }, timeout)?;
-        let NativeResponse::Outcome(holds) = response else { wrong_response() };
-        Ok(holds)
     }
 
     /// Performs a store call, with the semantics of the c10d protocol. Keys are whole.

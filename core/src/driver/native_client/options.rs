@@ -1,16 +1,14 @@
 //! Options of a client of a native server.
 
 use super::inbox::InboxLimit;
-use crate::driver::cancel::CancelToken;
+use crate::driver::prelude::*;
 use crate::driver::socket::KeepAlive;
 use crate::driver::timeout::Timeouts;
 use crate::limits::FrameLimits;
 use crate::node::native_client::{NativeOptions, Unanswered};
 use crate::session::client::SessionOptions;
 use crate::store::dial::{DialOptions, Rounds};
-use crate::time::{Duration, Poller};
-use alloc::boxed::Box;
-use alloc::string::String;
+use crate::time::Poller;
 
 /// Options of a client of a native server.
 #[derive(Clone, Debug)]

@@ -73,7 +73,6 @@ pub enum NativeRequest<'a> {
 }
 
 /// Returns the participants of a barrier: those with these names, or `count` of them when there are no names.
-#[must_use]
 pub fn participants<'a>(count: u32, names: &'a [&'a [u8]]) -> Participants<'a> {
     match names {
         [] => Participants::Count(count),
@@ -83,7 +82,6 @@ pub fn participants<'a>(count: u32, names: &'a [&'a [u8]]) -> Participants<'a> {
 
 impl<'a> NativeRequest<'a> {
     /// Returns the operation, as errors name it.
-    #[must_use]
     pub const fn operation(&self) -> Operation {
         match self {
             Self::DeletePrefix { .. } => Operation::DeletePrefix,
@@ -110,7 +108,6 @@ impl<'a> NativeRequest<'a> {
 
     /// Returns the keys that errors name, or the run. A transaction and a batch have none: the server returns the key
     /// that caused the error.
-    #[must_use]
     pub const fn keys(&self) -> &[&'a [u8]] {
         match self {
             Self::Read { keys } | Self::LeaseAttach { keys, .. } => keys,

@@ -4,12 +4,10 @@ use super::{Loss, NativeError, OwnedFrame, strip_scope, text_of};
 use crate::error::Operation;
 use crate::limits::FrameLimits;
 use crate::node::native_client::Ending;
+use crate::prelude::*;
 use crate::store::engine::PrefixRemoved;
 use crate::store::op::Key;
-use crate::time::Duration;
 use crate::wire::native::{BarrierEnd, Batched, ServerFrame, Why};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// Response to a [`NativeRequest`](super::NativeRequest).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,20 +3,13 @@
 use super::inbox::Inbox;
 use super::session_driver::{READ_BYTES, SessionDriver, SessionOutput};
 use super::{ClientShared, Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, Submitted};
-use crate::driver::cancel::CancelToken;
 use crate::driver::channel::Receiver;
-use crate::driver::clock::Clock;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
+use crate::driver::prelude::*;
 use crate::driver::socket::classify;
 use crate::node::native_client::Ending;
 use crate::time::Poller;
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use std::collections::HashMap;
-use std::io;
 
 /// Token of the only watched descriptor.
 const SOCKET: Token = Token(0);

@@ -4,10 +4,10 @@
 use super::calls::frame_of;
 use super::node::NodeEvent;
 use super::{Loss, Machine, NativeClientOptions, OwnedFrame, ServerFault, body_of, plain};
-use crate::driver::clock::Clock;
 use crate::driver::connection::Connection;
 use crate::driver::event_loop::{EventLoop, Ready, Token};
 use crate::driver::last_try::FailedTry;
+use crate::driver::prelude::*;
 use crate::driver::resolve::{Found, HostLookup};
 use crate::driver::socket::{KeepAlive, classify, endpoint_text};
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
@@ -20,15 +20,11 @@ use crate::ordered::Map;
 use crate::rendezvous::participant::{self, Entry, InvalidState, Part, Role};
 use crate::store::call::Call;
 use crate::store::op::Key;
-use crate::time::{Duration, Instant, Poller};
+use crate::time::Poller;
 use crate::wire::c10d;
 use crate::wire::native::{ClientFrame, Fault, HEADER_BYTES, MAGIC, Message, ServerFrame, encode_frame};
 use crate::wire::sink::{Length, Sink};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
-use core::fmt;
-use std::io;
 
 /// Size in bytes of the read buffer that an owner passes.
 pub(in crate::driver) const READ_BYTES: usize = 64 * 1024;

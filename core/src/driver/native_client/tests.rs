@@ -209,7 +209,7 @@ fn each_request_has_its_effect_once_although_the_connection_breaks() {
         }),
     );
     let client = client(address, SOON);
-    let store = Store::over(Arc::new(crate::driver::native_store::NativeStore::new(&client)));
+    let store = Store::over(Arc::new(client.clone()));
     for expected in 1..=10 {
         assert_eq!(store.add(b"n", 1, WHILE).expect("it comes through"), expected);
     }
@@ -223,7 +223,7 @@ fn each_request_has_its_effect_once_although_the_connection_breaks() {
 fn without_a_grace_a_lost_connection_is_told_at_once_with_what_may_have_happened() {
     let (address, server) = serve(1, Box::new(|_, _, _| Then::Drop));
     let client = client(address, Duration::ZERO);
-    let store = Store::over(Arc::new(crate::driver::native_store::NativeStore::new(&client)));
+    let store = Store::over(Arc::new(client.clone()));
     let error = store.add(b"n", 1, WHILE).expect_err("lost");
     assert_eq!((error.kind(), error.failure().effect), (ErrorKind::ServerGone, Effect::Possible));
     let text = error.to_string();
@@ -251,7 +251,7 @@ fn a_server_that_never_answers_costs_the_deadline_and_is_told() {
     let slack = Duration::from_millis(20);
     let options = NativeClientOptions { answer_slack: slack, ..options(Duration::ZERO) };
     let client = NativeClient::connect("127.0.0.1", address.port(), options).expect("connected");
-    let store = Store::over(Arc::new(crate::driver::native_store::NativeStore::new(&client)));
+    let store = Store::over(Arc::new(client.clone()));
     let error = store.get_owned(b"k", Timeout::After(Duration::from_millis(30))).expect_err("no answer");
     assert_eq!((error.kind(), error.cause()), (ErrorKind::TimedOut, Cause::NoAnswer));
     assert_eq!(reported.recv_timeout(SOON), Ok(1));

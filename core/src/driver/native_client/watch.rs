@@ -5,21 +5,13 @@ use super::{
     Command, Loss, NativeClient, NativeError, NativeRequest, NativeResponse, OwnedFrame, plain, strip_scope,
     wrong_response,
 };
-use crate::driver::call_error::CallError;
-use crate::driver::cancel::CancelToken;
 use crate::driver::channel::Sender;
+use crate::driver::prelude::*;
 use crate::driver::timeout::Timeout;
 use crate::error::{ErrorKind, Operation};
 use crate::store::op::Key;
-use crate::time::Duration;
 use crate::wire::native::{ServerFrame, Why};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::format;
-use alloc::string::String;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// One change of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +67,6 @@ pub enum WatchError {
 
 impl WatchError {
     /// Returns the watch as a failed call.
-    #[must_use]
     pub const fn call(&self) -> &CallError {
         match self {
             Self::Compacted { call, .. } | Self::Overrun(call) | Self::Ended(_, call) => call,
@@ -84,7 +75,6 @@ impl WatchError {
     }
 
     /// Returns the oldest revision that the server remembers, for [`ErrorKind::Compacted`].
-    #[must_use]
     pub const fn oldest_revision(&self) -> Option<u64> {
         match self {
             Self::Compacted { oldest, .. } => Some(*oldest),
@@ -138,7 +128,6 @@ pub struct Watch {
 
 impl Watch {
     /// Returns the store's revision when the watch began.
-    #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision
     }
@@ -171,7 +160,6 @@ impl Watch {
     }
 
     /// Returns the key or prefix, without the scope.
-    #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.key
     }
@@ -185,7 +173,7 @@ impl Watch {
 
     /// Returns the first of the queued changes.
     fn take(&self, queue: &mut Queue<OwnedFrame>) -> Option<Result<Change, WatchError>> {
-        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = self.ready.locked();
         loop {
             if let Some(change) = ready.pop_front() {
                 return Some(Ok(change));
@@ -231,7 +219,6 @@ pub struct Lease {
 
 impl Lease {
     /// Returns its number at the server.
-    #[must_use]
     pub const fn number(&self) -> u64 {
         self.lease
     }
@@ -242,24 +229,6 @@ impl Lease {
     /// The lease is over, or another reason why the keys are not attached.
     pub fn attach(&self, keys: &[&[u8]], timeout: Timeout) -> Result<(), NativeError> {
         self.client.request(&NativeRequest::LeaseAttach { lease: self.lease, keys }, timeout).map(drop)
-    }
-
-    /// Renews the lease for its whole time.
-    ///
-    /// # Errors
-    /// The lease is over, or another reason why it is not renewed.
-    pub fn renew(&self, timeout: Timeout) -> Result<(), NativeError> {
-        self.client.request(&NativeRequest::LeaseRenew { lease: self.lease }, timeout).map(drop)
-    }
-
-    /// Ends the lease and removes its keys. Returns the number of removed keys.
-    ///
-    /// # Errors
-    /// The reason why it was not ended.
-    pub fn revoke(&self, timeout: Timeout) -> Result<i64, NativeError> {
-        let response = self.client.request(&NativeRequest::LeaseRevoke { lease: self.lease }, timeout)?;
-        let NativeResponse::Number(count) = response else { wrong_response() };
-        Ok(count)
     }
 
     /// Waits up to `timeout` for the lease to end by itself, and returns the reason. Every caller gets it.
@@ -431,7 +400,7 @@ mod tests {
             assert_eq!(waiting.join().expect("no panic").expect_err("stopped").kind(), ErrorKind::Cancelled);
         });
         assert!(matches!(watch.next(LONG), Err(WatchError::Cancelled(_))));
-        lease.renew(Timeout::Default).expect("the lease goes on");
+        client.renew(&lease, Timeout::Default).expect("the lease goes on");
     }
 
     #[test]

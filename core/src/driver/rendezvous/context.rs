@@ -5,17 +5,13 @@ use super::hosting::HostedServers;
 use super::rdzv_backend::RdzvBackend;
 use super::static_backend::StaticBackend;
 use super::url::{BUILT_IN, BuiltInScheme, UrlHandler, UrlOptions, UrlRendezvous};
+use crate::driver::prelude::*;
+use crate::opaque::opaque_debug;
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::rdzv_settings::RDZV_BACKEND;
 use crate::rendezvous::registry::{Creator, Identity, Registry, RegistryError, check_backend};
 use crate::rendezvous::static_settings::STATIC_BACKEND;
 use crate::rendezvous::url::{RendezvousUrl, UrlError};
-use alloc::boxed::Box;
-use alloc::string::{String, ToString};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 struct Registered(Arc<dyn CreateHandler>);
 
@@ -36,11 +32,7 @@ pub struct Context {
     servers: Arc<HostedServers>,
 }
 
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("backends", &self.backends()).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Context);
 
 impl Default for Context {
     fn default() -> Self {
@@ -66,13 +58,12 @@ impl Context {
         backend: &str,
         creator: Arc<dyn CreateHandler>,
     ) -> Result<(), RegistryError> {
-        lock(&self.backends).register_backend(backend, Registered(creator))
+        self.backends.locked().register_backend(backend, Registered(creator))
     }
 
     /// Returns the names of the backends, sorted.
-    #[must_use]
     pub fn backends(&self) -> Vec<String> {
-        lock(&self.backends).names().map(ToString::to_string).collect()
+        self.backends.locked().names().map(ToString::to_string).collect()
     }
 
     /// Checks that a backend of this name is registered.
@@ -80,7 +71,7 @@ impl Context {
     /// # Errors
     /// No backend has this name.
     pub fn check_backend(&self, backend: &str) -> Result<(), RegistryError> {
-        lock(&self.backends).find_backend(backend).map(drop)
+        self.backends.locked().find_backend(backend).map(drop)
     }
 
     /// Creates a handler of the backend that the parameters name.
@@ -92,7 +83,7 @@ impl Context {
         parameters: &RendezvousParameters,
     ) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
         // The registry is unlocked here: a foreign creator may be slow, and may register other backends.
-        let creator = Arc::clone(&lock(&self.backends).find_backend(&parameters.backend)?.0);
+        let creator = Arc::clone(&self.backends.locked().find_backend(&parameters.backend)?.0);
         let handler = creator.create(parameters)?;
         check_backend(handler.backend(), &parameters.backend)?;
         Ok(handler)
@@ -107,7 +98,7 @@ impl Context {
         scheme: &str,
         handler: Arc<dyn UrlHandler>,
     ) -> Result<(), RegistryError> {
-        lock(&self.schemes).register_scheme(scheme, handler)
+        self.schemes.locked().register_scheme(scheme, handler)
     }
 
     /// Begins a rendezvous by URL; [`UrlRendezvous::next`] waits for the other ranks.
@@ -117,14 +108,10 @@ impl Context {
     /// Anything else that the URL lacks is an error of [`UrlRendezvous::next`].
     pub fn rendezvous(&self, url: &str, options: UrlOptions) -> Result<Box<dyn UrlRendezvous>, HandlerError> {
         let url = RendezvousUrl::parse(url, options.rank, options.world_size, &options.environment)?;
-        let handler = lock(&self.schemes).find(url.scheme()).cloned();
+        let handler = self.schemes.locked().find(url.scheme()).cloned();
         let handler = handler.ok_or_else(|| UrlError::NoHandler { scheme: url.scheme().into() })?;
         handler.begin(url, options)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@
 
 use super::handler::{CreateHandler, HandlerError, NodeStore, RendezvousHandler};
 use super::url::{UrlGroup, UrlHandler, UrlOptions, UrlRendezvous};
-use crate::driver::cancel::{CancelToken, Canceller};
+use crate::driver::cancel::Canceller;
 use crate::driver::plugin_threads::{Ended, PluginThreads};
+use crate::driver::prelude::*;
 use crate::error::ErrorKind;
 use crate::limits::ClientLimits;
 use crate::rendezvous::parameters::RendezvousParameters;
@@ -15,14 +16,8 @@ use crate::rendezvous::registry::Identity;
 use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::store_info::RendezvousInfo;
 use crate::rendezvous::url::RendezvousUrl;
-use crate::time::{Duration, Seconds};
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::String;
-use alloc::sync::Arc;
-use core::fmt;
+use crate::time::Seconds;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Limits of the calls to foreign code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +108,6 @@ impl fmt::Debug for ForeignBackend {
 
 impl ForeignBackend {
     /// Wraps the code of a backend.
-    #[must_use]
     pub fn new(code: Arc<dyn CreateHandler>, options: ForeignOptions) -> Self {
         let calls = Calls::new(format!("the rendezvous backend of {}", code.name()).into(), options);
         Self { code, calls }
@@ -281,7 +275,6 @@ impl fmt::Debug for ForeignUrls {
 impl ForeignUrls {
     /// Wraps the code for the URLs of `scheme`. A call may take the timeout of the caller's rendezvous plus
     /// [`ForeignOptions::call_timeout`].
-    #[must_use]
     pub fn new(scheme: &str, code: Arc<dyn UrlHandler>, options: ForeignOptions) -> Self {
         Self { code, calls: Calls::new(format!("the handler of {scheme}://").into(), options) }
     }
@@ -312,7 +305,7 @@ impl UrlRendezvous for ForeignUrlRendezvous {
         let code = Arc::clone(&self.code);
         let made = self.calls.make("next", self.limit, &self.canceller.token(), move || {
             // Waits for a call that was given up earlier and still runs.
-            code.lock().unwrap_or_else(PoisonError::into_inner).next()
+            code.locked().next()
         });
         if let Err(HandlerError::Plugin { kind: ErrorKind::TimedOut | ErrorKind::Cancelled, .. }) = made
             && let Some(interrupt) = self.interrupt.clone()

@@ -2,9 +2,8 @@
 
 use super::hosting::HostingError;
 use super::store_info::PublishError;
-use crate::driver::call_error::CallError;
-use crate::driver::cancel::CancelToken;
 use crate::driver::last_try::FailedTry;
+use crate::driver::prelude::*;
 use crate::driver::server::Server;
 use crate::driver::store::Store;
 use crate::error::ErrorKind;
@@ -16,13 +15,8 @@ use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::static_settings::StaticError;
 use crate::rendezvous::store_info::RendezvousInfo;
 use crate::rendezvous::url::UrlError;
-use crate::time::Duration;
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::Deref;
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::TryLockError;
 
 /// A store client and, where this process hosts the store, its server, which lives as long as the client.
 #[derive(Debug)]
@@ -34,7 +28,6 @@ pub struct NodeStore {
 
 impl NodeStore {
     /// Combines a client with the server that this process hosts for it, if it does.
-    #[must_use]
     pub const fn new(store: Store, server: Option<Arc<Server>>) -> Self {
         Self { store, server }
     }
@@ -123,7 +116,6 @@ pub enum HandlerError {
 
 impl HandlerError {
     /// Whether [`RendezvousHandler::cancel`] ended the call.
-    #[must_use]
     pub fn is_cancelled(&self) -> bool {
         match self {
             Self::Store(error) => matches!(error.kind(), ErrorKind::Cancelled),

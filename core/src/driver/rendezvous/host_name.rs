@@ -5,7 +5,6 @@ use crate::driver::resolve;
 use alloc::string::String;
 
 /// Returns the host's name as `gethostname` gives it.
-#[must_use]
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

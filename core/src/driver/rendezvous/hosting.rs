@@ -1,12 +1,10 @@
 //! Store servers that this process hosts. All handlers that ask for one port share a server, as PyTorch's
 //! multi-tenant stores do.
 
+use crate::driver::prelude::*;
 use crate::driver::server::{Family, Listen, Server, ServerOptions, StartError};
-use alloc::string::{String, ToString};
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
+use alloc::sync::Weak;
 use core::net::{IpAddr, Ipv6Addr};
-use std::sync::{Mutex, PoisonError};
 
 /// A store could not be hosted.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +39,7 @@ impl HostedServers {
         listen_host: Option<&str>,
     ) -> Result<Arc<Server>, HostingError> {
         // Held during the start, so that only one of two concurrent callers starts the server.
-        let mut servers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.0.locked();
         servers.retain(|(_, server)| server.strong_count() > 0);
         let of_port = servers.iter().find(|&&(known, _)| known == port);
         let running =

@@ -1,9 +1,8 @@
 //! The last round of each run in which the nodes of this program took part.
 
+use crate::driver::prelude::*;
 use crate::rendezvous::rdzv_settings::RdzvSettings;
 use alloc::string::String;
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Largest number of runs that are remembered.
 const RUNS_MAX: usize = 1_024;
@@ -29,9 +28,8 @@ struct LastRound {
 
 impl LastRounds {
     /// Returns the lowest number that the next round may have; 0 when no round is known.
-    #[must_use]
     pub fn next(&self, settings: &RdzvSettings) -> u64 {
-        let Rounds { runs, uses } = &mut *self.lock();
+        let Rounds { runs, uses } = &mut *self.0.locked();
         runs.get_mut(&key(settings)).map_or(0, |last| {
             *uses += 1;
             last.last_use = *uses;
@@ -41,7 +39,7 @@ impl LastRounds {
 
     /// Records that a node is in this round.
     pub fn entered(&self, settings: &RdzvSettings, round: u64) {
-        let Rounds { runs, uses } = &mut *self.lock();
+        let Rounds { runs, uses } = &mut *self.0.locked();
         *uses += 1;
         let last = runs.entry(key(settings)).or_insert(LastRound { round, last_use: 0 });
         *last = LastRound { round: round.max(last.round), last_use: *uses };
@@ -49,10 +47,6 @@ impl LastRounds {
             let oldest = runs.iter().min_by_key(|(_, last)| last.last_use).map(|(run, _)| run.clone());
             oldest.map(|run| runs.remove(&run));
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Rounds> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -77,7 +71,7 @@ mod tests {
         rounds.entered(&of(1), 4);
         assert_eq!((rounds.next(&of(0)), rounds.next(&of(1)), rounds.next(&of(RUNS_MAX))), (7, 7, 0));
         (RUNS_MAX..RUNS_MAX + 100).for_each(|run| rounds.entered(&of(run), 1));
-        assert_eq!(rounds.lock().runs.len(), RUNS_MAX);
+        assert_eq!(rounds.0.locked().runs.len(), RUNS_MAX);
         assert_eq!([0, 1, 2, 101, 102, RUNS_MAX].map(|run| rounds.next(&of(run))), [7, 7, 0, 0, 7, 2]);
     }
 }

@@ -6,14 +6,12 @@ use super::handler::{
 use super::host_name::{full_host_name, host_name};
 use super::hosting::{HostedServers, address_of};
 use super::last_rounds::LastRounds;
-use crate::driver::call_error::CallError;
-use crate::driver::cancel::{CancelToken, Canceller};
-use crate::driver::clock::Clock;
+use crate::driver::cancel::Canceller;
 use crate::driver::last_try::{FailedTry, LastTry};
 use crate::driver::native_client::{
     Joined, NativeClient, NativeClientOptions, NativeError, NodeEvent, RunInfo, plain,
 };
-use crate::driver::native_store::NativeStore;
+use crate::driver::prelude::*;
 use crate::driver::random::random_seed;
 use crate::driver::resolve;
 use crate::driver::server::{Server, StartErrorKind};
@@ -28,16 +26,9 @@ use crate::rendezvous::rejoin::{Action, Input, Reason, Rejoin, Waited};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo, RoundPosition};
 use crate::store::op::{Key, Pairs};
-use crate::time::Duration;
 use crate::wire::native::FaultCode;
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::String;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Creator of the backend's handlers.
 #[derive(Debug)]
@@ -52,7 +43,6 @@ pub struct RdzvBackend {
 
 impl RdzvBackend {
     /// Creates the backend with the servers of a context.
-    #[must_use]
     pub fn new(servers: Arc<HostedServers>) -> Self {
         Self { servers, rounds: Arc::default(), next: AtomicU32::new((random_seed() >> 33) as u32) }
     }
@@ -107,7 +97,6 @@ struct Link {
 
 impl RdzvRendezvous {
     /// Creates a node that has not joined.
-    #[must_use]
     pub fn new(
         settings: RdzvSettings,
         local_id: u32,
@@ -141,7 +130,7 @@ impl RdzvRendezvous {
         token: &CancelToken,
     ) -> Result<Link, HandlerError> {
         // Held while the session starts, so that a node has one session.
-        let mut link = lock(&self.link);
+        let mut link = self.link.locked();
         match link.as_ref() {
             Some(link) if !link.client.is_over() => return Ok(link.clone()),
             // Another session has the node's name. A new session would take the name back, and the two would replace
@@ -272,7 +261,7 @@ impl RdzvRendezvous {
 
     /// Returns the existing session.
     fn joined(&self) -> Result<NativeClient, HandlerError> {
-        let link = lock(&self.link);
+        let link = self.link.locked();
         link.as_ref()
             .map(|link| link.client.clone())
             .ok_or_else(|| HandlerError::NotJoined { run_id: self.settings.run_id.as_str().into() })
@@ -293,7 +282,7 @@ impl RendezvousHandler for RdzvRendezvous {
         let token = self.canceller.token();
         let _one_at_a_time = lock_join(&self.joining, &self.settings.run_id)?;
         let (link, joined) = self.join(&token)?;
-        let store = Store::over(Arc::new(NativeStore::new(&link.client)));
+        let store = Store::over(Arc::new(link.client.clone()));
         // The session's store adds a slash before every key, and the prefix store adds one after its prefix.
         let prefix = joined.namespace.strip_prefix(b"/").unwrap_or(&joined.namespace);
         let store = store.with_prefix(prefix.strip_suffix(b"/").unwrap_or(prefix));
@@ -405,7 +394,7 @@ impl RendezvousHandler for RdzvRendezvous {
         self.was_member.store(false, Ordering::Release);
         let token = self.canceller.token();
         let is_abandoned = self.is_abandoned.swap(false, Ordering::AcqRel);
-        let Some(Link { client, .. }) = lock(&self.link).take() else { return true };
+        let Some(Link { client, .. }) = self.link.locked().take() else { return true };
         let timeout = self.settings.timeouts.close;
         let timeout = if client.has_opened() { timeout } else { timeout.min(UNANSWERED_GOODBYE_TIMEOUT) };
         if is_abandoned {
@@ -498,7 +487,6 @@ pub(in crate::driver) fn entry_of<'a>(
 }
 
 /// Returns the error for a failed call of this node in this run, which took `elapsed`.
-#[must_use]
 pub fn refusal(error: NativeError, (run_id, node): (&str, &str), elapsed: Duration) -> HandlerError {
     let result = |kind, message: String| RendezvousError::Refused { kind, message: message.into() }.into();
     match error.fault().map(|fault| fault.code) {
@@ -548,10 +536,6 @@ fn is_local(host: &str, timeout: Duration, token: &CancelToken) -> bool {
     let host = String::from(host);
     let addresses = resolve::within(timeout, token, move || resolve::addresses(&host, 0).ok());
     addresses.is_some_and(|addresses| addresses.iter().any(can_bind))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

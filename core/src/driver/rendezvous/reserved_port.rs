@@ -46,13 +46,11 @@ impl ReservedPort {
     }
 
     /// Returns the port.
-    #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
     /// Returns the socket, for a server of another library or another process.
-    #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         self.socket
     }

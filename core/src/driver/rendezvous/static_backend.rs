@@ -6,10 +6,9 @@ use super::handler::{
 };
 use super::hosting::{HostedServers, HostingError, address_of};
 use super::process_claim::{process_claim, start_time};
-use crate::driver::call_error::CallError;
-use crate::driver::cancel::{CancelToken, Canceller};
-use crate::driver::clock::Clock;
+use crate::driver::cancel::Canceller;
 use crate::driver::last_try::{FailedTry, LastTry};
+use crate::driver::prelude::*;
 use crate::driver::server::StartErrorKind;
 use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
@@ -22,13 +21,6 @@ use crate::rendezvous::static_rounds::{
 };
 use crate::rendezvous::static_settings::{STATIC_BACKEND, StaticSettings};
 use crate::rendezvous::store_info::RendezvousInfo;
-use crate::time::Duration;
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Creator of the static backend's handlers.
 #[derive(Debug)]
@@ -36,7 +28,6 @@ pub struct StaticBackend(Arc<HostedServers>);
 
 impl StaticBackend {
     /// Creates the backend with the servers of a context.
-    #[must_use]
     pub const fn new(servers: Arc<HostedServers>) -> Self {
         Self(servers)
     }
@@ -90,7 +81,6 @@ struct Joined {
 
 impl StaticRendezvous {
     /// Creates a node that has not joined.
-    #[must_use]
     pub fn new(settings: StaticSettings, servers: Arc<HostedServers>) -> Self {
         let StaticSettings { rank, world_size, .. } = settings;
         let rounds = Mutex::new(StaticRounds::new(rank.unsigned_abs(), world_size.unsigned_abs()));
@@ -106,7 +96,7 @@ impl StaticRendezvous {
     }
 
     fn joined(&self) -> MutexGuard<'_, Joined> {
-        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+        self.joined.locked()
     }
 
     fn join(&self, token: &CancelToken) -> Result<NodeStore, HandlerError> {

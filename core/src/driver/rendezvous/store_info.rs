@@ -2,8 +2,7 @@
 
 use super::host_name::full_host_name;
 use super::reserved_port::{NoPort, ReservedPort};
-use crate::driver::call_error::CallError;
-use crate::driver::cancel::CancelToken;
+use crate::driver::prelude::*;
 use crate::driver::store::{Store, Timeout};
 use crate::rendezvous::store_info::{MASTER_ADDR_KEY, MASTER_PORT_KEY, RendezvousStoreInfo, StoreInfoError};
 use alloc::string::ToString;

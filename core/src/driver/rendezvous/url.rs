@@ -7,13 +7,10 @@ use crate::driver::cancel::Canceller;
 use crate::driver::file_store::FileStoreOptions;
 use crate::driver::store::{Store, Timeout, Timeouts};
 use crate::driver::store_client::StoreOptions;
+use crate::prelude::*;
 use crate::rendezvous::url::{
     FileRendezvous, RankEnvironment, RendezvousUrl, StoreRole, TcpRendezvous, UrlError, WorldSize,
 };
-use crate::time::Duration;
-use alloc::boxed::Box;
-use alloc::string::String;
-use alloc::sync::Arc;
 use std::path::Path;
 
 /// Options of a rendezvous beside its URL.

@@ -32,36 +32,29 @@ pub struct StartError {
 }
 
 /// Kinds of [`StartError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartErrorKind {
     /// Another socket has the port.
+    #[error("the address is in use")]
     AddressInUse,
     /// The address does not belong to this host.
+    #[error("the address is not one of this host")]
     AddressNotAvailable,
     /// The host name has no address.
+    #[error("the name has no address")]
     Unresolved,
     /// The system forbids it.
+    #[error("permission denied")]
     PermissionDenied,
     /// The adopted descriptor is not a bound stream socket.
+    #[error("the descriptor is not a bound stream socket")]
     NotAListener,
     /// The process has no descriptors or memory left.
+    #[error("out of descriptors or memory")]
     Exhausted,
     /// Anything else.
+    #[error("the system refused")]
     Io,
-}
-
-impl fmt::Display for StartErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AddressInUse => "the address is in use",
-            Self::AddressNotAvailable => "the address is not one of this host",
-            Self::Unresolved => "the name has no address",
-            Self::PermissionDenied => "permission denied",
-            Self::NotAListener => "the descriptor is not a bound stream socket",
-            Self::Exhausted => "out of descriptors or memory",
-            Self::Io => "the system refused",
-        })
-    }
 }
 
 impl fmt::Display for Listen {
@@ -76,7 +69,6 @@ impl fmt::Display for Listen {
 
 impl StartError {
     /// Makes the error from an error of the system.
-    #[must_use]
     pub fn io(listen: &Listen, cause: io::Error) -> Self {
         let kind = match (cause.kind(), cause.raw_os_error()) {
             (io::ErrorKind::AddrInUse, _) => StartErrorKind::AddressInUse,

@@ -201,7 +201,7 @@ fn an_observer_may_stop_its_server() {
 
 /// Returns the processor time of a server's thread: other tests may run in this process.
 fn processor_time(server: &Server) -> Duration {
-    let running = server.thread.lock().unwrap_or_else(PoisonError::into_inner);
+    let running = server.thread.locked();
     let thread = running.as_ref().expect("it runs").pthread();
     let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
     // SAFETY: the thread has not been joined, and both are valid for writing.

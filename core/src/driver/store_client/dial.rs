@@ -5,18 +5,14 @@ use super::wire::{BlockingSocket, ExchangeError, PENDING, Timer, Wire};
 use super::{CANCELLED, Client, Span};
 use crate::driver::clock::from_now;
 use crate::driver::last_try::FailedTry;
+use crate::driver::prelude::*;
 use crate::driver::resolve::{Found, ResolveError, literal, look_up};
 use crate::driver::socket::{classify, finish_connect, open_socket, start_connect, wait_writable};
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::node::client::Sent;
 use crate::node::client::link::Link;
 use crate::store::dial::{DialInput, DialOutput, DialState, Rounds};
-use crate::time::Instant;
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec;
 use core::net::SocketAddr;
-use std::io;
 use std::os::fd::AsFd;
 
 impl Client {

@@ -8,10 +8,9 @@ use crate::driver::socket::{Idle, look};
 use crate::driver::take::Take;
 use crate::error::{Cause, Effect, ErrorKind, Failure, Phase};
 use crate::node::client::{Age, Attempts, begin_failure, violation_failure};
+use crate::prelude::*;
 use crate::store::call::{Call, GetMode, Outcome};
 use crate::store::dial::Rounds;
-use crate::time::{Duration, Instant};
-use alloc::boxed::Box;
 
 impl Client {
     /// Performs a call.

@@ -2,21 +2,18 @@
 
 use super::wire::Wire;
 use crate::driver::backend::CANCELLED;
-use crate::driver::cancel::CancelToken;
 use crate::driver::clock::from_now;
+use crate::driver::prelude::*;
 use crate::driver::resolve::Found;
 use crate::driver::socket::shut_down;
 use crate::error::{Failure, LimitError, Phase};
 use crate::limits::ClientLimits;
 use crate::node::client::{Resolution, ServerProfile};
 use crate::store::call::GetMode;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 use slab::Slab;
-use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::os::fd::AsRawFd;
 use std::time::Instant;
 
 #[derive(Debug)]
@@ -131,7 +128,7 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {
         // No code that holds the lock panics in the middle of a change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked()
     }
 
     /// Takes the connection that was used last, or the right to open one; waits while there are too many.

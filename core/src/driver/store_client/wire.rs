@@ -1,17 +1,15 @@
 //! One connection of a blocking client: its socket, its state machine and its buffers.
 
-use crate::driver::clock::Clock;
+use crate::driver::prelude::*;
 use crate::driver::socket::classify;
 use crate::driver::take::Take;
 use crate::error::{Cause, ErrorKind, Failure, Phase, Violation};
 use crate::node::client::{Sent, given_up};
 use crate::store::call::{Call, CallId, GetMode, Outcome};
 use crate::store::client_conn::{BeginError, ClientConn, Event, GiveUp};
-use crate::time::{Duration, Instant};
-use alloc::vec::Vec;
 use socket2::Socket;
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, RawFd};
+use std::io::Read;
+use std::os::fd::AsRawFd;
 
 /// Maximum number of calls in the table of a blocking connection: the one in progress, and some abandoned ones.
 pub(super) const PENDING: usize = 4;

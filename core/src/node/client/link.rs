@@ -18,7 +18,6 @@ pub struct Link<const PENDING: usize> {
 impl<const PENDING: usize> Link<PENDING> {
     /// Creates a link that starts connecting at `now`. `seed` randomizes the retry delays and the number that PING
     /// carries.
-    #[must_use]
     pub fn new(
         now: Instant,
         deadline: Instant,

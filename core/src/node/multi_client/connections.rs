@@ -7,13 +7,12 @@ use crate::ids::ConnId;
 use crate::node::client::link::Link;
 use crate::node::client::{Age, Resolution, Sent, begin_failure, violation_failure};
 use crate::ordered::Set;
+use crate::prelude::*;
 use crate::store::call::CallId;
 use crate::store::client_conn::{BeginError, Event, GiveUp};
 use crate::store::dial::{DialInput, DialOutput, DialState, Rounds};
-use crate::time::Instant;
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use slab::Slab;
 
 /// Most calls that are pipelined on one connection.

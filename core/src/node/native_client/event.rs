@@ -52,7 +52,6 @@ pub enum Ending {
 
 impl Ending {
     /// Returns the failure of a call that begins after the end, or was under way and had no effect.
-    #[must_use]
     pub fn failure(&self) -> Failure {
         match *self {
             Self::Dialling(failure) => failure,

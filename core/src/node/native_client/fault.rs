@@ -7,7 +7,6 @@ use crate::wire::native::{Fault, FaultCode, Why};
 use core::fmt;
 
 /// Returns the kind of failure for an error code of the server.
-#[must_use]
 pub const fn kind_of(code: FaultCode) -> ErrorKind {
     use FaultCode as C;
     match code {
@@ -43,7 +42,6 @@ pub const fn kind_of(code: FaultCode) -> ErrorKind {
 }
 
 /// Returns the failure of a request that the server answered with an error. Such a request had no effect.
-#[must_use]
 pub const fn failure_of(fault: &Fault<'_>) -> Failure {
     let cause = match fault.code {
         FaultCode::NotANumber => Cause::NotANumber,
@@ -123,7 +121,6 @@ impl fmt::Display for Describe<'_> {
 }
 
 /// Returns the failure of a call whose session ended. The caller of this function sets its effect.
-#[must_use]
 pub fn failure_of_end(end: End, cause: Cause) -> Failure {
     let kind = match end {
         End::Server(Why::ServerStopped) | End::Connection | End::GracePassed => ErrorKind::ServerGone,
@@ -162,9 +159,9 @@ mod tests {
     fn every_error_has_a_kind_and_words() {
         let mut table = String::new();
         let with_text = |code| Fault { code, first: 3, second: 9, text: b"who" };
-        for &(code, name) in FaultCode::ALL {
+        for &code in FaultCode::ALL {
             let message = Describe(with_text(code)).to_string();
-            table += &format!("{name} {:?}: {message}\n", kind_of(code));
+            table += &format!("{code} {:?}: {message}\n", kind_of(code));
             assert_eq!(failure_of(&with_text(code)).kind, kind_of(code));
         }
         for number in [150, 250, 350, 450] {

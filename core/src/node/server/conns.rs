@@ -2,12 +2,11 @@
 
 use super::event::{CloseReason, InputError};
 use crate::ids::ConnId;
+use crate::prelude::*;
 use crate::session::table::SessionId;
 use crate::store::server_conn::{self, BufferPool, Outbox, OutboxWriter, ServerConn, held_bytes};
-use crate::time::Instant;
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 /// Free slots that the table keeps.

@@ -2,14 +2,13 @@
 
 use crate::error::OneLine;
 use crate::ids::ConnId;
+use crate::prelude::*;
 use crate::rendezvous::service::{Action, Reason, RunId};
 use crate::session::table::SessionId;
 use crate::store::engine::ApplyError;
 use crate::store::op::write_lossy;
 use crate::wire::c10d::FrameError;
 use crate::wire::native::{self, FaultCode, Why};
-use alloc::boxed::Box;
-use core::fmt;
 use core::fmt::Write as _;
 use core::net::SocketAddr;
 
@@ -144,7 +143,6 @@ pub enum Severity {
 
 impl Event {
     /// Returns the severity of the event.
-    #[must_use]
     pub const fn severity(&self) -> Severity {
         match self {
             Self::Accepted { .. }
@@ -234,7 +232,6 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Returns whether the server ended the connection because of the peer's conduct.
-    #[must_use]
     pub const fn is_expulsion(&self) -> bool {
         match self {
             Self::PeerClosed | Self::Lost(_) | Self::HostSilent(_) => false,

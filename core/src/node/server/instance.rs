@@ -1,5 +1,6 @@
 //! Values that the server is given when it starts. The server draws no random numbers itself.
 
+use crate::opaque::opaque_debug;
 use crate::rng::Rng;
 use core::hash::Hasher;
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -16,15 +17,10 @@ pub struct ServerInstance {
     pub token_key: [u8; 16],
 }
 
-impl core::fmt::Debug for ServerInstance {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("ServerInstance").field("incarnation", &self.incarnation).finish_non_exhaustive()
-    }
-}
+opaque_debug!(ServerInstance);
 
 impl ServerInstance {
     /// Returns an instance whose secrets are predictable, for tests and simulations.
-    #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let mut token_key = [0; 16];

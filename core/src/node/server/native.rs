@@ -16,16 +16,15 @@ use crate::barrier::service::Barriers;
 use crate::ids::ConnId;
 use crate::limits::{ServerLimits, SessionLimits};
 use crate::ordered::{Map, Named};
+use crate::prelude::*;
 use crate::rendezvous::service::Rendezvous;
 use crate::session::table::{FrameRefused, Hello, Input, Outcome, Output, Scratch, SessionId, Sessions};
 use crate::store::engine::Engine;
-use crate::time::{Duration, Instant};
 use crate::wire::native::{
-    ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, Message, Scan,
-    ServerFrame, Why, append_frame, body_bytes_max, negotiate, scan, scan_opening,
+    ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, Scan, ServerFrame,
+    Why, append_frame, body_bytes_max, negotiate, scan, scan_opening,
 };
 use crate::wire::sink::Sink;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use rounds::Part;
 use waiting::Waiting;
@@ -352,32 +351,7 @@ impl Native {
             ClientFrame::Barrier { .. } | ClientFrame::BarrierCancel { .. } => {
                 self.barrier_request(context, request, frame);
             }
-            ClientFrame::Set { .. }
-            | ClientFrame::CompareSet { .. }
-            | ClientFrame::Get { .. }
-            | ClientFrame::Add { .. }
-            | ClientFrame::Check { .. }
-            | ClientFrame::Wait { .. }
-            | ClientFrame::NumKeys {}
-            | ClientFrame::Delete { .. }
-            | ClientFrame::Append { .. }
-            | ClientFrame::MultiGet { .. }
-            | ClientFrame::MultiSet { .. }
-            | ClientFrame::QueuePush { .. }
-            | ClientFrame::QueuePop { .. }
-            | ClientFrame::QueueLen { .. }
-            | ClientFrame::ListKeys { .. }
-            | ClientFrame::DeletePrefix { .. }
-            | ClientFrame::Txn { .. }
-            | ClientFrame::Batch { .. } => self.store_request(context, request, frame),
-            // These concern the session, and are handled before requests are.
-            ClientFrame::Hello { .. }
-            | ClientFrame::Heartbeat { .. }
-            | ClientFrame::Acknowledge {}
-            | ClientFrame::Bye {} => {
-                let fault = Fault::new(FaultCode::UnknownRequest, frame.kind().into(), 0);
-                self.fail(context, request, fault);
-            }
+            _ => self.store_request(context, request, frame),
         }
     }
 

@@ -6,12 +6,8 @@ use super::round::{MemberState, Namespace, Round};
 use super::settings::{RunSettings, SettingsDifference, SettingsError};
 use super::{ParticipantId, RunId};
 use crate::error::Span;
-use crate::time::Duration;
+use crate::prelude::*;
 use crate::wire::native::Why;
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
 
 /// A node's request to be in a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,9 +181,10 @@ pub struct Loss {
 }
 
 /// Why a join failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinFailure {
     /// It timed out.
+    #[error("{shortfall}")]
     TimedOut {
         /// Time that it waited.
         waited: Duration,
@@ -195,6 +192,7 @@ pub enum JoinFailure {
         shortfall: Arc<Shortfall>,
     },
     /// The run was closed.
+    #[error("the rendezvous '{run_id}' is closed{}", By(.by.as_deref(), .failure.as_deref()))]
     Closed {
         /// The run's id.
         run_id: RunId,
@@ -204,24 +202,11 @@ pub enum JoinFailure {
         failure: Option<Arc<str>>,
     },
     /// The run was closed while the node was a spare: it was not needed, and that is no failure.
+    #[error("The rendezvous '{run_id}' is closed, terminating pending rendezvous.")]
     GracefulExit {
         /// The run's id.
         run_id: RunId,
     },
-}
-
-impl fmt::Display for JoinFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TimedOut { shortfall, .. } => write!(f, "{shortfall}"),
-            Self::Closed { run_id, by, failure } => {
-                write!(f, "the rendezvous '{run_id}' is closed{}", By(by.as_deref(), failure.as_deref()))
-            }
-            Self::GracefulExit { run_id } => {
-                write!(f, "The rendezvous '{run_id}' is closed, terminating pending rendezvous.")
-            }
-        }
-    }
 }
 
 /// Largest number of names in one message; further nodes are only counted.

@@ -1,10 +1,7 @@
 //! Names of nodes, and their order.
 
-use alloc::boxed::Box;
-use alloc::string::ToString;
-use alloc::vec::Vec;
+use crate::prelude::*;
 use core::cmp::Ordering;
-use core::fmt;
 
 /// The name that identifies a node to users and across processes: two processes with one name are one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,20 +12,17 @@ pub struct NodeName {
 
 impl NodeName {
     /// Creates the name of a node from any string; the node is its own host.
-    #[must_use]
     pub fn plain(name: &str) -> Self {
         Self { host: name.into(), process: None }
     }
 
     /// Creates the name of the `local_id`th participant of process `pid` on `host`.
-    #[must_use]
     pub fn process(host: &str, pid: u32, local_id: u32) -> Self {
         Self { host: host.into(), process: Some((pid, local_id)) }
     }
 
     /// Parses a name as it prints: a name that ends in two numbers after underscores identifies a process; any other
     /// name is its own host.
-    #[must_use]
     pub fn parse(name: &str) -> Self {
         let mut parts = name.rsplitn(3, '_');
         let mut number = || {
@@ -57,7 +51,6 @@ impl NodeName {
     }
 
     /// Returns the host on which the node runs.
-    #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -83,7 +76,6 @@ impl PartialOrd for NodeName {
 }
 
 /// Compares strings with numbers by value: `node9` is before `node10`. Different strings never compare equal.
-#[must_use]
 #[inline(never)]
 pub fn natural(left: &str, right: &str) -> Ordering {
     let (mut a, mut b) = (left.as_bytes(), right.as_bytes());

@@ -2,12 +2,9 @@
 
 use super::node::{NodeName, natural};
 use super::state::Phase;
-use crate::time::{Duration, Instant};
-use alloc::boxed::Box;
+use crate::prelude::*;
 use alloc::collections::BinaryHeap;
-use alloc::vec::Vec;
 use core::cmp::Ordering;
-use core::fmt;
 
 /// How long a round with enough nodes waits for more. In every case the wait ends before the first of the waiting
 /// nodes would time out.
@@ -120,66 +117,66 @@ pub struct View {
 }
 
 /// What a run is to do now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Action {
     /// Nothing until this time, or until the next input.
+    #[error("waits")]
     Wait(Option<Instant>),
     /// Begin the last call.
+    #[error("last call opens")]
     OpenLastCall,
     /// Cancel the last call.
+    #[error("last call taken back")]
     CancelLastCall,
     /// Form the round.
+    #[error("round formed")]
     CompleteRound,
     /// End the live round.
+    #[error("round over")]
     EndRound,
 }
 
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Wait(_) => "waits",
-            Self::OpenLastCall => "last call opens",
-            Self::CancelLastCall => "last call taken back",
-            Self::CompleteRound => "round formed",
-            Self::EndRound => "round over",
-        })
-    }
-}
-
 /// The reason for an [`Action`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// As many nodes have joined as a round takes.
+    #[error("the maximum of {nodes} nodes is there")]
     MaximumReached {
         /// Number of nodes.
         nodes: u32,
     },
     /// Every living node of the last round has rejoined.
+    #[error("every living node of the last round is back; {nodes} nodes are there")]
     QuorumReturned {
         /// Number of all nodes that have joined.
         nodes: u32,
     },
     /// Enough nodes have joined, and no last call is set.
+    #[error("the minimum is there, {nodes} nodes, and there is no last call")]
     MinimumReached {
         /// Number of nodes.
         nodes: u32,
     },
     /// The last call is over.
+    #[error("the last call is over; {nodes} nodes are there")]
     LastCallEnded {
         /// Number of nodes.
         nodes: u32,
     },
     /// The first of the waiting nodes would time out now, and there are enough.
+    #[error("{nodes} nodes are enough, and the first of them would give up now")]
     TimeoutNear {
         /// Number of nodes.
         nodes: u32,
     },
     /// Enough nodes have joined for the last call.
+    #[error("{nodes} nodes are enough for the last call")]
     LastCallOpened {
         /// Number of nodes.
         nodes: u32,
     },
     /// There are not, or no longer, enough nodes.
+    #[error("{nodes} of at least {minimum} nodes are there")]
     BelowMinimum {
         /// Number of nodes.
         nodes: u32,
@@ -187,8 +184,10 @@ pub enum Reason {
         minimum: u32,
     },
     /// All nodes have left the live round.
+    #[error("none of its nodes is in it any more")]
     Deserted,
     /// Too few nodes are left in the live round.
+    #[error("{nodes} of at least {minimum} nodes are left in it")]
     BelowMinimumToContinue {
         /// Number of nodes left, including those that were done.
         nodes: u32,
@@ -196,50 +195,23 @@ pub enum Reason {
         minimum: u32,
     },
     /// The live round goes on.
+    #[error("the round goes on with {nodes} nodes")]
     RoundContinues {
         /// Number of nodes in it.
         nodes: u32,
     },
     /// There are enough nodes; others may still join.
+    #[error("{nodes} nodes are enough; the last call runs")]
     LastCallRuns {
         /// Number of nodes.
         nodes: u32,
     },
     /// The run is closed.
+    #[error("the run is closed")]
     Closed,
 }
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MaximumReached { nodes } => write!(f, "the maximum of {nodes} nodes is there"),
-            Self::QuorumReturned { nodes } => {
-                write!(f, "every living node of the last round is back; {nodes} nodes are there")
-            }
-            Self::MinimumReached { nodes } => {
-                write!(f, "the minimum is there, {nodes} nodes, and there is no last call")
-            }
-            Self::LastCallEnded { nodes } => write!(f, "the last call is over; {nodes} nodes are there"),
-            Self::TimeoutNear { nodes } => {
-                write!(f, "{nodes} nodes are enough, and the first of them would give up now")
-            }
-            Self::LastCallOpened { nodes } => write!(f, "{nodes} nodes are enough for the last call"),
-            Self::BelowMinimum { nodes, minimum } => {
-                write!(f, "{nodes} of at least {minimum} nodes are there")
-            }
-            Self::Deserted => write!(f, "none of its nodes is in it any more"),
-            Self::BelowMinimumToContinue { nodes, minimum } => {
-                write!(f, "{nodes} of at least {minimum} nodes are left in it")
-            }
-            Self::RoundContinues { nodes } => write!(f, "the round goes on with {nodes} nodes"),
-            Self::LastCallRuns { nodes } => write!(f, "{nodes} nodes are enough; the last call runs"),
-            Self::Closed => write!(f, "the run is closed"),
-        }
-    }
-}
-
 /// Returns what is to be done, and why.
-#[must_use]
 pub fn decide(now: Instant, view: &View) -> (Action, Reason) {
     match view.phase {
         Phase::Closed => (Action::Wait(None), Reason::Closed),

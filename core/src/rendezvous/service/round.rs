@@ -2,10 +2,8 @@
 
 use super::node::NodeName;
 use super::{ParticipantId, RunId};
+use crate::prelude::*;
 use crate::wire::native::Why;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
 
 /// Identifies the keys of one round. The owner of the service derives a key prefix from it, which differs from those
 /// of all other rounds and of all other servers.
@@ -37,30 +35,23 @@ pub struct Round {
 }
 
 /// State of a node of a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberState {
     /// In the round; or, when the round is over, not rejoined yet.
+    #[error("has not rejoined")]
     Present,
     /// Rejoined for the next round.
+    #[error("rejoined")]
     Back,
     /// Left.
+    #[error("left")]
     Left,
     /// Died, or was replaced.
+    #[error("was lost: {0}")]
     Ended(Why),
     /// Rejoined, and gave up before the next round was formed.
+    #[error("rejoined and gave up")]
     GaveUp,
-}
-
-impl fmt::Display for MemberState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Present => write!(f, "has not rejoined"),
-            Self::Back => write!(f, "rejoined"),
-            Self::Left => write!(f, "left"),
-            Self::Ended(why) => write!(f, "was lost: {why}"),
-            Self::GaveUp => write!(f, "rejoined and gave up"),
-        }
-    }
 }
 
 /// A node of a round.

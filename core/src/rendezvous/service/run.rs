@@ -9,13 +9,10 @@ use super::round::{MemberState, Namespace, RoundRecord, WaitingNode};
 use super::settings::RunSettings;
 use super::state::{NodeState, NodeStateEvent, Phase, PhaseEvent};
 use super::{ParticipantId, ROUND_MIN_MAX, RunId};
-use crate::ordered::{Index, Map, Named, Number, Set};
-use crate::time::{Duration, Instant};
+use crate::ordered::{Index, Map, Named, Set, numbers};
+use crate::prelude::*;
 use crate::wire::native::Why;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 /// What an update of a run leaves for the service to do.
 #[derive(Debug, Default)]
@@ -591,15 +588,7 @@ pub(super) enum JoinIntent {
     Spare,
 }
 
-impl Number for JoinIntent {
-    fn number(self) -> u64 {
-        self as u64
-    }
-
-    fn from_number(number: u64) -> Self {
-        if number == Self::Slot.number() { Self::Slot } else { Self::Spare }
-    }
-}
+numbers!(JoinIntent: intent => intent as u64, number => if number == Self::Slot.number() { Self::Slot } else { Self::Spare });
 
 /// Kind of a run without nodes. Closed runs are forgotten first, because they cannot form another round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -608,12 +597,4 @@ pub(super) enum Idle {
     Open,
 }
 
-impl Number for Idle {
-    fn number(self) -> u64 {
-        self as u64
-    }
-
-    fn from_number(number: u64) -> Self {
-        if number == Self::Closed.number() { Self::Closed } else { Self::Open }
-    }
-}
+numbers!(Idle: kind => kind as u64, number => if number == Self::Closed.number() { Self::Closed } else { Self::Open });

@@ -1,10 +1,8 @@
 //! Settings of a run, validated before use.
 
 use super::policy::{CoolDown, FastQuorum, LastCall, RankOrder};
+use crate::prelude::*;
 use crate::rendezvous::timeouts::{TimeoutError, Timeouts};
-use alloc::boxed::Box;
-use alloc::format;
-use core::fmt;
 
 /// The settings on which all nodes of a run must agree. The first node of a run sets them; they hold while the run
 /// has nodes.
@@ -31,7 +29,6 @@ pub struct RunSettings {
 impl RunSettings {
     /// Creates settings for `min_nodes` to `max_nodes` nodes with defaults otherwise: last call of 30 s from the
     /// minimum, fast quorum, sticky ranks, a minimum to continue of `min_nodes`, no cool-down.
-    #[must_use]
     pub const fn between(min_nodes: u32, max_nodes: u32) -> Self {
         Self {
             min_nodes,
@@ -71,7 +68,6 @@ impl RunSettings {
     }
 
     /// Returns the first setting in which another node's settings differ from these.
-    #[must_use]
     pub fn difference(&self, offered: &Self) -> Option<SettingsDifference> {
         let pairs: [(&str, &dyn fmt::Debug, &dyn fmt::Debug, bool); 5] = [
             (

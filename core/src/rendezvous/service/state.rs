@@ -113,19 +113,16 @@ impl Phase {
     }
 
     /// Whether nodes gather for a round.
-    #[must_use]
     pub const fn is_forming(self) -> bool {
         matches!(self, Gathering | LastCall)
     }
 
     /// Whether a round is live.
-    #[must_use]
     pub const fn is_live(self) -> bool {
         matches!(self, Complete | Draining)
     }
 
     /// Whether the run was closed, which is final.
-    #[must_use]
     pub const fn is_closed(self) -> bool {
         matches!(self, Draining | Closed)
     }
@@ -139,7 +136,6 @@ impl NodeState {
     }
 
     /// Whether the node has a slot in the round that forms or follows, and waits for it.
-    #[must_use]
     pub const fn is_gathered(self) -> bool {
         matches!(self, Joining | Waiting)
     }

@@ -1,8 +1,7 @@
 //! Splitting a URL as Python's `urllib.parse` does: ranks in Python and in C++ must read a URL alike.
 
+use crate::prelude::*;
 use crate::rendezvous::integer::Quoted;
-use alloc::boxed::Box;
-use alloc::string::{String, ToString};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// A URL that cannot be split.

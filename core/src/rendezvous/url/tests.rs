@@ -34,7 +34,7 @@ fn read(
 
 fn expect(url: &str, rank: i64, world_size: WorldSize, environment: &RankEnvironment, expected: &str) {
     let found = read(url, rank, world_size, environment);
-    let found = found.unwrap_or_else(|error| alloc::format!("{:?}: {error}", error.kind()));
+    let found = found.unwrap_or_else(|error| alloc::format!("{error}"));
     assert_eq!(found, expected, "{url:?} {rank} {world_size:?}");
 }
 
@@ -42,7 +42,7 @@ use WorldSize::{Dynamic, InUrl, Known};
 
 #[test]
 fn tcp_urls() {
-    let wrong = "ValueError: Error initializing torch.distributed using tcp:// rendezvous:";
+    let wrong = "Error initializing torch.distributed using tcp:// rendezvous:";
     let missing = |what: &str| alloc::format!("{wrong} {what}");
     for (url, rank, world_size, expected) in [
         ("tcp://h:1?rank=0&world_size=2", -1, InUrl, "Host h 1 0/2"),
@@ -63,40 +63,25 @@ fn tcp_urls() {
         ("tcp://h", 0, Known(2), &missing("port number missing")),
         ("tcp://h:", 0, Known(2), &missing("port number missing")),
         ("tcp:h:1", 0, Known(2), &missing("port number missing")),
-        ("tcp://h:65536", -1, InUrl, "ValueError: Port out of range 0-65535"),
-        ("tcp://h:99999999999999999999", -1, InUrl, "ValueError: Port out of range 0-65535"),
-        ("tcp://h:x", -1, InUrl, "ValueError: Port could not be cast to integer value as 'x'"),
-        ("tcp://h:-1", -1, InUrl, "ValueError: Port could not be cast to integer value as '-1'"),
-        ("tcp://[::1", -1, InUrl, "ValueError: Invalid IPv6 URL"),
-        ("tcp://::1]:5", -1, InUrl, "ValueError: Invalid IPv6 URL"),
-        ("tcp://[x]:5", -1, InUrl, "ValueError: 'x' does not appear to be an IPv4 or IPv6 address"),
+        ("tcp://h:65536", -1, InUrl, "Port out of range 0-65535"),
+        ("tcp://h:99999999999999999999", -1, InUrl, "Port out of range 0-65535"),
+        ("tcp://h:x", -1, InUrl, "Port could not be cast to integer value as 'x'"),
+        ("tcp://h:-1", -1, InUrl, "Port could not be cast to integer value as '-1'"),
+        ("tcp://[::1", -1, InUrl, "Invalid IPv6 URL"),
+        ("tcp://::1]:5", -1, InUrl, "Invalid IPv6 URL"),
+        ("tcp://[x]:5", -1, InUrl, "'x' does not appear to be an IPv4 or IPv6 address"),
         ("tcp://h:1", -1, InUrl, &missing("rank parameter missing")),
         ("tcp://h:1?world_size=2", -1, InUrl, &missing("rank parameter missing")),
         ("tcp://h:1", -1, Known(2), &missing("rank parameter missing")),
         ("tcp://h:1", -1, Dynamic, &missing("rank parameter missing")),
         ("tcp://h:1?rank=x", -1, InUrl, &missing("world size parameter missing")),
         ("tcp://h:1", 0, InUrl, &missing("world size parameter missing")),
-        ("tcp://:1", 0, Known(2), "AssertionError: hostname cannot be None"),
-        (
-            "tcp://:1?rank=x&world_size=2",
-            -1,
-            InUrl,
-            "ValueError: invalid literal for int() with base 10: 'x'",
-        ),
-        (
-            "tcp://h:1?rank=0&world_size=two",
-            -1,
-            InUrl,
-            "ValueError: invalid literal for int() with base 10: 'two'",
-        ),
-        ("tcp://h:1?rank=0&world_size=", -1, InUrl, "ValueError: invalid literal for int() with base 10: ''"),
-        ("tcp://h:1?rank=0&world_size=0", -1, InUrl, "ValueError: TCPStore world size cannot be 0"),
-        (
-            "tcp://h:1?rank",
-            -1,
-            InUrl,
-            "IndexError: the query's part 'rank' has no value: list index out of range",
-        ),
+        ("tcp://:1", 0, Known(2), "hostname cannot be None"),
+        ("tcp://:1?rank=x&world_size=2", -1, InUrl, "invalid literal for int() with base 10: 'x'"),
+        ("tcp://h:1?rank=0&world_size=two", -1, InUrl, "invalid literal for int() with base 10: 'two'"),
+        ("tcp://h:1?rank=0&world_size=", -1, InUrl, "invalid literal for int() with base 10: ''"),
+        ("tcp://h:1?rank=0&world_size=0", -1, InUrl, "TCPStore world size cannot be 0"),
+        ("tcp://h:1?rank", -1, InUrl, "the query's part 'rank' has no value: list index out of range"),
     ] {
         expect(url, rank, world_size, &none(), expected);
     }
@@ -104,11 +89,7 @@ fn tcp_urls() {
 
 #[test]
 fn rank_and_world_size_are_given_once() {
-    let text = |url| {
-        alloc::format!(
-            "AssertionError: The url: {url} has node-specific arguments(rank, world_size) already."
-        )
-    };
+    let text = |url| alloc::format!("The url: {url} has node-specific arguments(rank, world_size) already.");
     for (url, rank, world_size) in [
         ("tcp://h:1?rank=0", 0, InUrl),
         ("tcp://h:1?rank=0", -1, Known(2)),
@@ -134,13 +115,7 @@ fn schemes_without_a_handler() {
         ("t_p://h:1", ""),
         ("://h", ""),
     ] {
-        expect(
-            url,
-            0,
-            Known(1),
-            &none(),
-            &alloc::format!("RuntimeError: No rendezvous handler for {scheme}://"),
-        );
+        expect(url, 0, Known(1), &none(), &alloc::format!("No rendezvous handler for {scheme}://"));
     }
 }
 
@@ -155,7 +130,7 @@ fn env_urls() {
     let whole = environment(whole);
     let missing = |name: &str| {
         alloc::format!(
-            "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable {name} \
+            "Error initializing torch.distributed using env:// rendezvous: environment variable {name} \
              expected, but not set"
         )
     };
@@ -180,35 +155,11 @@ fn env_urls() {
         ("env://", -1, InUrl, &none(), &missing("RANK")),
         ("env://", 0, InUrl, &none(), &missing("WORLD_SIZE")),
         ("env://", 0, Known(1), &none(), &missing("MASTER_ADDR")),
-        (
-            "env://",
-            -1,
-            InUrl,
-            &without(0, "first"),
-            "ValueError: invalid literal for int() with base 10: 'first'",
-        ),
-        (
-            "env://",
-            -1,
-            InUrl,
-            &without(3, "http"),
-            "ValueError: invalid literal for int() with base 10: 'http'",
-        ),
-        ("env://", -1, Dynamic, &without(0, ""), "ValueError: invalid literal for int() with base 10: ''"),
-        (
-            "env://",
-            -1,
-            InUrl,
-            &without(3, "65536"),
-            "ValueError: port must have value from 0 to 65535 but was 65536.",
-        ),
-        (
-            "env://",
-            -1,
-            InUrl,
-            &without(3, "-1"),
-            "ValueError: port must have value from 0 to 65535 but was -1.",
-        ),
+        ("env://", -1, InUrl, &without(0, "first"), "invalid literal for int() with base 10: 'first'"),
+        ("env://", -1, InUrl, &without(3, "http"), "invalid literal for int() with base 10: 'http'"),
+        ("env://", -1, Dynamic, &without(0, ""), "invalid literal for int() with base 10: ''"),
+        ("env://", -1, InUrl, &without(3, "65536"), "port must have value from 0 to 65535 but was 65536."),
+        ("env://", -1, InUrl, &without(3, "-1"), "port must have value from 0 to 65535 but was -1."),
     ] {
         expect(url, rank, world_size, environment, expected);
     }
@@ -216,9 +167,8 @@ fn env_urls() {
 
 #[test]
 fn file_urls() {
-    let missing = |what: &str| {
-        alloc::format!("ValueError: Error initializing torch.distributed using file:// rendezvous: {what}")
-    };
+    let missing =
+        |what: &str| alloc::format!("Error initializing torch.distributed using file:// rendezvous: {what}");
     for (url, rank, world_size, expected) in [
         ("file:///some/f?rank=1&world_size=2", -1, InUrl, "/some/f 1/2"),
         ("file://host/some/f", 1, Known(2), "/some/f 1/2"),
@@ -247,27 +197,22 @@ fn file_urls() {
         ("file://user:word@Host:99999/a", 0, Known(2), "/a 0/2"),
         ("file://h:x/a", 0, Known(2), "/a 0/2"),
         ("file://[::1]/a", 0, Known(2), "/a 0/2"),
-        ("file://[::1/a", 0, Known(2), "ValueError: Invalid IPv6 URL"),
-        ("file://[x]/a", 0, Known(2), "ValueError: 'x' does not appear to be an IPv4 or IPv6 address"),
+        ("file://[::1/a", 0, Known(2), "Invalid IPv6 URL"),
+        ("file://[x]/a", 0, Known(2), "'x' does not appear to be an IPv4 or IPv6 address"),
         ("file:", 0, Known(2), &missing("path missing")),
         ("file:?rank=0&world_size=2", -1, InUrl, &missing("path missing")),
         ("file://host?rank=x", -1, InUrl, &missing("path missing")),
         ("file:///a?world_size=2", -1, InUrl, &missing("rank parameter missing")),
         ("file:///a?rank=x", -1, InUrl, &missing("world size parameter missing")),
         ("file:///a", -1, Known(2), &missing("rank parameter missing")),
-        ("file:///a?rank=0&world_size=", -1, InUrl, "ValueError: invalid literal for int() with base 10: ''"),
-        ("file:///a?x", -1, InUrl, "IndexError: the query's part 'x' has no value: list index out of range"),
+        ("file:///a?rank=0&world_size=", -1, InUrl, "invalid literal for int() with base 10: ''"),
+        ("file:///a?x", -1, InUrl, "the query's part 'x' has no value: list index out of range"),
         ("file://?x", -1, InUrl, &missing("path missing")),
         ("file://", 0, Known(2), &missing("path missing")),
         ("file://host", 0, Known(2), &missing("path missing")),
         ("file:///a", -1, InUrl, &missing("rank parameter missing")),
         ("file:///a", 0, InUrl, &missing("world size parameter missing")),
-        (
-            "file:///a?rank=x&world_size=1",
-            -1,
-            InUrl,
-            "ValueError: invalid literal for int() with base 10: 'x'",
-        ),
+        ("file:///a?rank=x&world_size=1", -1, InUrl, "invalid literal for int() with base 10: 'x'"),
     ] {
         expect(url, rank, world_size, &none(), expected);
     }
@@ -281,7 +226,7 @@ fn a_second_step() {
         ("file", "Unable to perform rerendezvous using file:// method"),
     ] {
         let error = UrlError::NotAgain { scheme: scheme.into() };
-        assert_eq!((error.kind(), error.to_string().as_str()), (UrlErrorKind::RuntimeError, text));
+        assert_eq!(error.to_string(), text);
     }
 }
 

@@ -3,7 +3,7 @@
 #[cfg(doc)]
 use super::Sessions;
 use crate::ids::ConnId;
-use crate::ordered::Number;
+use crate::ordered::numbers;
 use crate::wire::native::{Fault, Why};
 use alloc::boxed::Box;
 
@@ -11,15 +11,7 @@ use alloc::boxed::Box;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-impl Number for SessionId {
-    fn number(self) -> u64 {
-        self.0
-    }
-
-    fn from_number(number: u64) -> Self {
-        Self(number)
-    }
-}
+numbers!(SessionId: id => id.0, number => Self(number));
 
 /// Content of HELLO, and what is needed to answer it.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 //! first undelivered change, and reads on from there in the one shared history.
 
 use crate::limits::HistoryLimits;
-use crate::ordered::{Index, Map, Named, Number, Set};
+use crate::ordered::{Index, Map, Named, Set, numbers};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
@@ -10,15 +10,7 @@ use alloc::collections::VecDeque;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatchId(u64);
 
-impl Number for WatchId {
-    fn number(self) -> u64 {
-        self.0
-    }
-
-    fn from_number(number: u64) -> Self {
-        Self(number)
-    }
-}
+numbers!(WatchId: id => id.0, number => Self(number));
 
 /// Target of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,22 +1,14 @@
 //! Leases: groups of keys that are removed together, and their expiry.
 
 use crate::limits::HistoryLimits;
-use crate::ordered::{Map, Named, Number, Set};
+use crate::ordered::{Map, Named, Set, numbers};
 use crate::time::{Duration, Instant};
 
 /// Id of a lease of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub u64);
 
-impl Number for LeaseId {
-    fn number(self) -> u64 {
-        self.0
-    }
-
-    fn from_number(number: u64) -> Self {
-        Self(number)
-    }
-}
+numbers!(LeaseId: id => id.0, number => Self(number));
 
 /// Error of granting or using a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

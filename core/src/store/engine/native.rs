@@ -11,11 +11,9 @@ use super::{ApplyError, Engine, KeyList, contiguous_key, cost, number};
 use crate::ids::WaiterId;
 use crate::limits::HistoryLimits;
 use crate::ordered::Named;
+use crate::prelude::*;
 use crate::store::op::{Key, Keys, Request};
 use crate::store::txn::{Compare, Condition, Write};
-use crate::time::{Duration, Instant};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::ops::Bound;
 
 /// State that only native sessions need.
@@ -64,7 +62,6 @@ impl Engine {
     }
 
     /// Returns the value of a key and the revision at which it last changed, if it has one.
-    #[must_use]
     pub fn find(&self, key: &[u8]) -> Option<(u64, ValueRef<'_>)> {
         let slot = &self.slots[self.slots.find(key)?];
         (!matches!(slot.value, Value::Absent)).then(|| (slot.revision, slot.value.as_ref()))
@@ -72,7 +69,6 @@ impl Engine {
 
     /// Returns up to `count_max` keys that begin with `prefix` and are greater than `after`, in byte order, and
     /// whether there are more.
-    #[must_use]
     pub fn page(&self, prefix: &[u8], after: &[u8], count_max: usize) -> (KeyList<'_>, bool) {
         let is_inside = !after.is_empty() && after >= prefix;
         let from = if is_inside { Bound::Excluded(after) } else { Bound::Included(prefix) };
@@ -259,7 +255,6 @@ impl Engine {
     }
 
     /// Returns when the next lease expires.
-    #[must_use]
     pub fn next_lease_expiry(&self) -> Option<Instant> {
         self.extras.as_ref()?.leases.next_expiry()
     }
@@ -303,13 +298,11 @@ impl Engine {
     ) -> Result<(), (ApplyError, Option<Key<'w>>)> {
         if self.fences.is_some() {
             writes.clone().try_for_each(|write| {
-                let key = match write {
-                    Write::Set { key, .. }
-                    | Write::Delete { key }
-                    | Write::Add { key, .. }
-                    | Write::Append { key, .. } => key,
-                    Write::DeletePrefix { prefix } => Key::raw(prefix),
-                };
+                let (Write::Set { key, .. }
+                | Write::Delete { key }
+                | Write::DeletePrefix { prefix: key }
+                | Write::Add { key, .. }
+                | Write::Append { key, .. }) = write;
                 self.check_fence(key).map_err(|error| (error, Some(key)))
             })?;
         }
@@ -322,7 +315,9 @@ impl Engine {
             match write {
                 Write::Set { key, value } => drop(self.set(key, value).map_err(no_key)?),
                 Write::Delete { key } => drop(self.delete(key)),
-                Write::DeletePrefix { prefix } => drop(self.remove_prefix(prefix, Fenced::Stays)),
+                Write::DeletePrefix { prefix } => {
+                    _ = self.remove_prefix(&prefix.pieces().concat(), Fenced::Stays);
+                }
                 Write::Add { key, delta } => drop(self.add(key, delta).map_err(no_key)?),
                 Write::Append { key, value } => drop(self.append(key, value).map_err(no_key)?),
             }
@@ -336,7 +331,7 @@ impl Engine {
         writes: impl Iterator<Item = Write<'w>>,
     ) -> Result<(), (ApplyError, Option<Key<'w>>)> {
         let mut beside: Named<Value> = Named::new();
-        let mut cleared: Vec<&[u8]> = Vec::new();
+        let mut cleared: Vec<Vec<u8>> = Vec::new();
         for write in writes {
             let (Write::Set { key, .. }
             | Write::Delete { key }
@@ -344,8 +339,8 @@ impl Engine {
             | Write::Append { key, .. }) = write
             else {
                 if let Write::DeletePrefix { prefix } = write {
-                    beside.remove_prefix(prefix);
-                    cleared.push(prefix);
+                    cleared.push(prefix.pieces().concat());
+                    beside.remove_prefix(&cleared[cleared.len() - 1]);
                 }
                 continue;
             };

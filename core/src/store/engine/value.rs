@@ -78,7 +78,6 @@ impl Value {
 
 impl ValueRef<'_> {
     /// Returns the length in bytes; for a counter, the maximum length of its text.
-    #[must_use]
     pub const fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -87,7 +86,6 @@ impl ValueRef<'_> {
     }
 
     /// Returns whether the value is empty.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -101,7 +99,6 @@ impl ValueRef<'_> {
     }
 
     /// Returns whether the value equals `other`.
-    #[must_use]
     pub fn equals(&self, other: &[u8]) -> bool {
         self.read(|bytes| bytes == other)
     }

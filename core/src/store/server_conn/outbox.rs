@@ -48,7 +48,6 @@ impl BufferPool {
 }
 
 /// Returns the charge of a buffer in bytes: its length, or its capacity when that is more than the pool keeps.
-#[must_use]
 #[inline]
 pub fn held_bytes(buffer: &Vec<u8>) -> usize {
     if buffer.capacity() > POOLED_BYTES_MAX { buffer.capacity() } else { buffer.len() }
@@ -65,7 +64,6 @@ pub struct Outbox {
 
 impl Outbox {
     /// Returns the bytes to send next.
-    #[must_use]
     #[inline]
     pub fn unsent(&self) -> &[u8] {
         let all = if self.long.is_empty() { self.short.as_slice() } else { self.long.as_slice() };
@@ -90,7 +88,6 @@ impl Outbox {
     }
 
     /// Returns the memory in bytes that is held for unsent bytes, without spare capacity that the pool would keep.
-    #[must_use]
     #[inline]
     pub fn held_bytes(&self) -> usize {
         held_bytes(&self.long).max(self.unsent().len())

@@ -21,7 +21,6 @@ pub enum Frame<'a> {
 }
 
 /// Parses a frame that a [`super::Scanner`] found complete. Returns `None` for any other input.
-#[must_use]
 #[inline]
 pub fn parse_frame(bytes: &[u8]) -> Option<Frame<'_>> {
     let (&first, rest) = bytes.split_first()?;

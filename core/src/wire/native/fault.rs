@@ -1,125 +1,95 @@
 //! Errors of an ERROR frame: a code, two numbers and a text, whose meaning depends on the code.
 
-use super::field::{Body, BodyError, Field};
+use super::field::{Body, BodyError, Field, records};
 use super::record::Why;
+use crate::wire::choice::open_choice;
 use crate::wire::sink::Sink;
 
-macro_rules! codes {
-    ($($(#[$doc:meta])* $number:literal $name:ident,)*) => {
-        /// Error codes, with their numbers on the wire. The hundreds are classes: 1 the peer violated the protocol,
-        /// 2 the request cannot be carried out, 3 a limit was reached, 4 the object has ended.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum FaultCode {
-            $($(#[$doc])* $name,)*
-            /// A code that this version does not know; its class still tells how to handle it.
-            Other(u16),
-        }
+open_choice! {
+    /// Error codes, with their numbers on the wire. The hundreds are classes, which also tell how to handle a code that
+    /// this version does not know: 1 the peer violated the protocol, 2 the request cannot be carried out, 3 a limit was
+    /// reached, 4 the object has ended.
+    FaultCode {
+        /// No version in common; the server speaks `first` to `second`.
+        100 VersionUnsupported: "VersionUnsupported",
+        /// The frame's fields cannot be read; `first` is the frame's kind.
+        101 Malformed: "Malformed",
+        /// No such request in this version; `first` is the frame's kind.
+        102 UnknownRequest: "UnknownRequest",
+        /// A flag that the receiver must understand is unknown; `first` is the flags.
+        103 UnknownFlags: "UnknownFlags",
+        /// A request before HELLO, or a second HELLO; `first` is the frame's kind.
+        104 UnexpectedFrame: "UnexpectedFrame",
+        /// The client acknowledges a frame that was never sent; `first` is the acknowledged sequence number, `second`
+        /// the last that was sent.
+        105 FalseAcknowledgement: "FalseAcknowledgement",
+        /// HELLO's credentials were not accepted.
+        110 Unauthenticated: "Unauthenticated",
 
-        impl FaultCode {
-            /// The codes that this version knows, with their names in the specification.
-            pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$name, stringify!($name))),*];
+        /// The key has no value, and the request does not wait.
+        200 NotFound: "NotFound",
+        /// The value is not a decimal number of 64 bits.
+        201 NotANumber: "NotANumber",
+        /// The lease does not exist; `first` is its id.
+        202 UnknownLease: "UnknownLease",
+        /// The participants, or their count, differ from those of the barrier; `text` names the participant that
+        /// created it.
+        203 BarrierConflict: "BarrierConflict",
+        /// The caller is not among the participants.
+        204 NotAParticipant: "NotAParticipant",
+        /// The terms differ from those of the run; `text` says which, and which node set them.
+        205 BoundsConflict: "BoundsConflict",
+        /// The parameters contradict each other; `text` says how.
+        206 InvalidArgument: "InvalidArgument",
+        /// The session already waits for a round, or takes part under another name; `text` says which.
+        207 AlreadyJoined: "AlreadyJoined",
+        /// The run, or this round of it, does not exist; `first` is the round.
+        208 UnknownRound: "UnknownRound",
+        /// The host has failed too often, and must wait for `first` milliseconds.
+        209 CoolingDown: "CoolingDown",
+        /// The barrier does not know this generation; `first` is the oldest that it remembers, `second` the open or
+        /// next one.
+        210 UnknownGeneration: "UnknownGeneration",
 
-            /// Returns the number on the wire.
-            #[must_use]
-            pub const fn number(self) -> u16 {
-                match self {
-                    $(Self::$name => $number,)*
-                    Self::Other(number) => number,
-                }
-            }
+        /// A frame, key, value or list exceeds the limit; `first` is its size, `second` the limit.
+        300 TooLong: "TooLong",
+        /// The store is full; `first` is the limit in bytes.
+        301 StoreFull: "StoreFull",
+        /// Too many requests are pending; `first` is the limit.
+        302 TooManyPending: "TooManyPending",
+        /// Too many sessions; `first` is the limit.
+        303 TooManySessions: "TooManySessions",
+        /// Too many watches, leases, barriers or runs; `first` is the limit.
+        304 TooMany: "TooMany",
 
-            /// Returns the code with this number.
-            #[must_use]
-            pub const fn from_number(number: u16) -> Self {
-                match number {
-                    $($number => Self::$name,)*
-                    other => Self::Other(other),
-                }
-            }
-        }
-    };
-}
-
-codes! {
-    /// No version in common; the server speaks `first` to `second`.
-    100 VersionUnsupported,
-    /// The frame's fields cannot be read; `first` is the frame's kind.
-    101 Malformed,
-    /// No such request in this version; `first` is the frame's kind.
-    102 UnknownRequest,
-    /// A flag that the receiver must understand is unknown; `first` is the flags.
-    103 UnknownFlags,
-    /// A request before HELLO, or a second HELLO; `first` is the frame's kind.
-    104 UnexpectedFrame,
-    /// The client acknowledges a frame that was never sent; `first` is the acknowledged sequence number, `second`
-    /// the last that was sent.
-    105 FalseAcknowledgement,
-    /// HELLO's credentials were not accepted.
-    110 Unauthenticated,
-
-    /// The key has no value, and the request does not wait.
-    200 NotFound,
-    /// The value is not a decimal number of 64 bits.
-    201 NotANumber,
-    /// The lease does not exist; `first` is its id.
-    202 UnknownLease,
-    /// The participants, or their count, differ from those of the barrier; `text` names the participant that
-    /// created it.
-    203 BarrierConflict,
-    /// The caller is not among the participants.
-    204 NotAParticipant,
-    /// The terms differ from those of the run; `text` says which, and which node set them.
-    205 BoundsConflict,
-    /// The parameters contradict each other; `text` says how.
-    206 InvalidArgument,
-    /// The session already waits for a round, or takes part under another name; `text` says which.
-    207 AlreadyJoined,
-    /// The run, or this round of it, does not exist; `first` is the round.
-    208 UnknownRound,
-    /// The host has failed too often, and must wait for `first` milliseconds.
-    209 CoolingDown,
-    /// The barrier does not know this generation; `first` is the oldest that it remembers, `second` the open or
-    /// next one.
-    210 UnknownGeneration,
-
-    /// A frame, key, value or list exceeds the limit; `first` is its size, `second` the limit.
-    300 TooLong,
-    /// The store is full; `first` is the limit in bytes.
-    301 StoreFull,
-    /// Too many requests are pending; `first` is the limit.
-    302 TooManyPending,
-    /// Too many sessions; `first` is the limit.
-    303 TooManySessions,
-    /// Too many watches, leases, barriers or runs; `first` is the limit.
-    304 TooMany,
-
-    /// The timeout of the request has passed; `first` is the timeout in milliseconds.
-    400 TimedOut,
-    /// The request was cancelled.
-    401 Cancelled,
-    /// The session has ended; `first` is the number of the reason, 0 when it is not remembered.
-    402 SessionEnded,
-    /// The session exists, but the token is wrong.
-    403 SessionForged,
-    /// The client is behind the reply window: it has received frames up to `first`, and the server keeps them from
-    /// `second` on.
-    404 WindowPassed,
-    /// The request was answered, but the answer is no longer in the window; `first` is the oldest sequence number
-    /// kept.
-    405 RequestForgotten,
-    /// The round has ended: keys in its namespace can no longer be changed. `first` is the round, `second` the
-    /// current one.
-    406 StaleRound,
-    /// The history begins at revision `first`.
-    407 Compacted,
-    /// The run is closed; `text` names the node that closed it.
-    408 RunClosed,
-    /// The server is stopping.
-    409 ServerStopping,
-    /// The run was closed while the node was on standby; this is not a failure.
-    410 NotNeeded,
-    /// Another session has joined under the node's name; `first` is that session.
-    411 Replaced,
+        /// The timeout of the request has passed; `first` is the timeout in milliseconds.
+        400 TimedOut: "TimedOut",
+        /// The request was cancelled.
+        401 Cancelled: "Cancelled",
+        /// The session has ended; `first` is the number of the reason, 0 when it is not remembered.
+        402 SessionEnded: "SessionEnded",
+        /// The session exists, but the token is wrong.
+        403 SessionForged: "SessionForged",
+        /// The client is behind the reply window: it has received frames up to `first`, and the server keeps them from
+        /// `second` on.
+        404 WindowPassed: "WindowPassed",
+        /// The request was answered, but the answer is no longer in the window; `first` is the oldest sequence number
+        /// kept.
+        405 RequestForgotten: "RequestForgotten",
+        /// The round has ended: keys in its namespace can no longer be changed. `first` is the round, `second` the
+        /// current one.
+        406 StaleRound: "StaleRound",
+        /// The history begins at revision `first`.
+        407 Compacted: "Compacted",
+        /// The run is closed; `text` names the node that closed it.
+        408 RunClosed: "RunClosed",
+        /// The server is stopping.
+        409 ServerStopping: "ServerStopping",
+        /// The run was closed while the node was on standby; this is not a failure.
+        410 NotNeeded: "NotNeeded",
+        /// Another session has joined under the node's name; `first` is that session.
+        411 Replaced: "Replaced",
+    }
 }
 
 /// Error of an ERROR frame.
@@ -143,13 +113,11 @@ impl Fault<'static> {
     };
 
     /// Creates a fault without text.
-    #[must_use]
     pub const fn new(code: FaultCode, first: u64, second: u64) -> Self {
         Self { code, first, second, text: b"" }
     }
 
     /// Returns the fault for HELLO and resent requests of an ended session.
-    #[must_use]
     pub const fn session_ended(why: Option<Why>) -> Self {
         let first = match why {
             Some(why) => why.number() as u64,
@@ -159,7 +127,6 @@ impl Fault<'static> {
     }
 
     /// Returns the fault for the sender of a frame with an invalid body.
-    #[must_use]
     pub const fn of_body(error: BodyError, kind: u16, limits: &crate::limits::FrameLimits) -> Self {
         let (length, limit) = match error {
             BodyError::Truncated | BodyError::Meaningless(_) => {
@@ -173,20 +140,6 @@ impl Fault<'static> {
     }
 }
 
-impl<'a> Field<'a> for Fault<'a> {
-    fn write(&self, out: &mut impl Sink) {
-        self.code.number().write(out);
-        self.first.write(out);
-        self.second.write(out);
-        self.text.write(out);
-    }
-
-    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
-        Ok(Self {
-            code: FaultCode::from_number(Field::read(body)?),
-            first: Field::read(body)?,
-            second: Field::read(body)?,
-            text: Field::read(body)?,
-        })
-    }
+records! {
+    Fault { code, first, second, text }
 }

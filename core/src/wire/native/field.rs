@@ -33,7 +33,6 @@ pub struct Body<'a> {
 
 impl<'a> Body<'a> {
     /// Creates the reader of a body from its first byte.
-    #[must_use]
     pub const fn new(bytes: &'a [u8], limits: &'a FrameLimits) -> Self {
         Self { rest: bytes, limits }
     }
@@ -102,6 +101,51 @@ pub trait Field<'a>: Sized {
     /// The error in the bytes.
     fn read(body: &mut Body<'a>) -> Result<Self, BodyError>;
 }
+
+/// Defines how records are written: their fields in order.
+macro_rules! records {
+    ($($name:ident { $($field:ident),* })*) => {$(
+        impl<'a> Field<'a> for $name<'a> {
+            fn write(&self, out: &mut impl Sink) {
+                $(self.$field.write(out);)*
+            }
+
+            fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
+                Ok(Self { $($field: Field::read(body)?),* })
+            }
+        }
+    )*};
+}
+
+/// Defines how choices with fields are written: a number in one byte, then the fields of that variant in order.
+macro_rules! variants {
+    ($($name:ident { $($number:literal $variant:ident $(($only:ident))? $({ $($field:ident),* })?,)* })*) => {$(
+        impl<'a> Field<'a> for $name<'a> {
+            fn write(&self, out: &mut impl Sink) {
+                match self {
+                    $(Self::$variant $(($only))? $({ $($field),* })? => {
+                        u8::write(&$number, out);
+                        $($only.write(out);)?
+                        $($($field.write(out);)*)?
+                    })*
+                }
+            }
+
+            fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
+                match u8::read(body)? {
+                    $($number => {
+                        $(let $only = Field::read(body)?;)?
+                        $($(let $field = Field::read(body)?;)*)?
+                        Ok(Self::$variant $(($only))? $({ $($field),* })?)
+                    })*
+                    other => Err(BodyError::Meaningless(u64::from(other))),
+                }
+            }
+        }
+    )*};
+}
+
+pub(super) use {records, variants};
 
 macro_rules! integers {
     ($($type:ty)*) => {$(
@@ -236,13 +280,11 @@ enum Source<'a, T> {
 
 impl<'a, T: Field<'a> + Copy> List<'a, T> {
     /// Creates a list of the records of a slice.
-    #[must_use]
     pub const fn new(items: &'a [T]) -> Self {
         Self(Source::Slice(items))
     }
 
     /// Returns the number of records.
-    #[must_use]
     pub const fn len(&self) -> usize {
         match self.0 {
             Source::Packed { count, .. } => count,
@@ -251,7 +293,6 @@ impl<'a, T: Field<'a> + Copy> List<'a, T> {
     }
 
     /// Returns whether the list is empty.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -25,7 +25,6 @@ pub const SMALL_BYTES_MAX: u64 = 64 * 1024;
 
 impl Size {
     /// Returns the maximum body, in bytes.
-    #[must_use]
     pub const fn bytes_max(self, limits: &FrameLimits) -> u64 {
         let frame = limits.frame_bytes_max as u64;
         let wanted = match self {
@@ -205,7 +204,6 @@ define_frames! {
 impl ServerFrame<'_> {
     /// Returns whether frames of this kind have a sequence number, and are kept and resent. This holds for all
     /// answers and pushes. The other kinds concern the connection.
-    #[must_use]
     pub const fn is_numbered(kind: u16) -> bool {
         !matches!(kind, 0x8001..=0x800f)
     }

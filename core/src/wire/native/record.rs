@@ -1,10 +1,39 @@
 //! Records in the lists of a body, and enumerated fields.
 
-use super::field::{Body, BodyError, Field};
+use super::field::{Body, BodyError, Field, records, variants};
 use crate::store::op::{Key, Pairs};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::wire::choice::open_choice;
 use crate::wire::sink::Sink;
+
+records! {
+    Compare { key, condition }
+    Found { revision, value }
+    Change { revision, key, value }
+    Member { node_rank, rank_first, local_world_size, node, address }
+    Terms {
+        nodes_min, nodes_max, continue_min, last_call, last_call_ms, fast_quorum, rank_order, rank_label,
+        cool_down_failures, cool_down_window_ms, cool_down_pause_ms, cool_down_pause_ms_max
+    }
+}
+
+variants! {
+    Participants { 0 Count(count), 1 Names(names), }
+    BarrierEnd {
+        0 Released,
+        1 Broken { participant, why },
+        2 TimedOut { absent_count, absent },
+        3 Cancelled { by },
+    }
+    Condition { 0 Exists, 1 Absent, 2 Revision(revision), 3 Value(value), }
+    Write {
+        0 Set { key, value },
+        1 Delete { key },
+        2 DeletePrefix { prefix },
+        3 Add { key, delta },
+        4 Append { key, value },
+    }
+}
 
 open_choice! {
     /// Reason for the end of a session, a participant, a round, a lease or a watch.
@@ -57,29 +86,6 @@ pub enum Participants<'a> {
     Names(crate::store::op::Keys<'a>),
 }
 
-impl<'a> Field<'a> for Participants<'a> {
-    fn write(&self, out: &mut impl Sink) {
-        match self {
-            Self::Count(count) => {
-                0u8.write(out);
-                count.write(out);
-            }
-            Self::Names(names) => {
-                1u8.write(out);
-                names.write(out);
-            }
-        }
-    }
-
-    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
-        match u8::read(body)? {
-            0 => Ok(Self::Count(u32::read(body)?)),
-            1 => Ok(Self::Names(Field::read(body)?)),
-            other => Err(BodyError::Meaningless(u64::from(other))),
-        }
-    }
-}
-
 /// End of a generation of a barrier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the variant's documentation covers its fields")]
@@ -94,109 +100,6 @@ pub enum BarrierEnd<'a> {
     Cancelled { by: &'a [u8] },
 }
 
-impl<'a> Field<'a> for BarrierEnd<'a> {
-    fn write(&self, out: &mut impl Sink) {
-        match self {
-            Self::Released => 0u8.write(out),
-            Self::Broken { participant, why } => {
-                1u8.write(out);
-                participant.write(out);
-                why.write(out);
-            }
-            Self::TimedOut { absent_count, absent } => {
-                2u8.write(out);
-                absent_count.write(out);
-                absent.write(out);
-            }
-            Self::Cancelled { by } => {
-                3u8.write(out);
-                by.write(out);
-            }
-        }
-    }
-
-    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
-        Ok(match u8::read(body)? {
-            0 => Self::Released,
-            1 => Self::Broken { participant: Field::read(body)?, why: Field::read(body)? },
-            2 => Self::TimedOut { absent_count: Field::read(body)?, absent: Field::read(body)? },
-            3 => Self::Cancelled { by: Field::read(body)? },
-            other => return Err(BodyError::Meaningless(u64::from(other))),
-        })
-    }
-}
-
-impl<'a> Field<'a> for Compare<'a> {
-    fn write(&self, out: &mut impl Sink) {
-        self.key.write(out);
-        match self.condition {
-            Condition::Exists => 0u8.write(out),
-            Condition::Absent => 1u8.write(out),
-            Condition::Revision(revision) => {
-                2u8.write(out);
-                revision.write(out);
-            }
-            Condition::Value(value) => {
-                3u8.write(out);
-                value.write(out);
-            }
-        }
-    }
-
-    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
-        let key = Field::read(body)?;
-        let condition = match u8::read(body)? {
-            0 => Condition::Exists,
-            1 => Condition::Absent,
-            2 => Condition::Revision(Field::read(body)?),
-            3 => Condition::Value(Field::read(body)?),
-            other => return Err(BodyError::Meaningless(u64::from(other))),
-        };
-        Ok(Self { key, condition })
-    }
-}
-
-impl<'a> Field<'a> for Write<'a> {
-    fn write(&self, out: &mut impl Sink) {
-        match self {
-            Self::Set { key, value } => {
-                0u8.write(out);
-                key.write(out);
-                value.write(out);
-            }
-            Self::Delete { key } => {
-                1u8.write(out);
-                key.write(out);
-            }
-            Self::DeletePrefix { prefix } => {
-                2u8.write(out);
-                Key::raw(prefix).write(out);
-            }
-            Self::Add { key, delta } => {
-                3u8.write(out);
-                key.write(out);
-                delta.write(out);
-            }
-            Self::Append { key, value } => {
-                4u8.write(out);
-                key.write(out);
-                value.write(out);
-            }
-        }
-    }
-
-    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
-        Ok(match u8::read(body)? {
-            0 => Self::Set { key: Field::read(body)?, value: Field::read(body)? },
-            1 => Self::Delete { key: Field::read(body)? },
-            2 => Self::DeletePrefix { prefix: Key::read(body)?.name() },
-            3 => Self::Add { key: Field::read(body)?, delta: Field::read(body)? },
-            4 => Self::Append { key: Field::read(body)?, value: Field::read(body)? },
-            other => return Err(BodyError::Meaningless(u64::from(other))),
-        })
-    }
-}
-
 /// Value of one of several keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found<'a> {
@@ -204,17 +107,6 @@ pub struct Found<'a> {
     pub revision: u64,
     /// The value, if there is one.
     pub value: Option<&'a [u8]>,
-}
-
-impl<'a> Field<'a> for Found<'a> {
-    fn write(&self, out: &mut impl Sink) {
-        self.revision.write(out);
-        self.value.write(out);
-    }
-
-    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
-        Ok(Self { revision: Field::read(body)?, value: Field::read(body)? })
-    }
 }
 
 /// Change that a watch reports.
@@ -226,18 +118,6 @@ pub struct Change<'a> {
     pub key: Key<'a>,
     /// The new value; `None` when the key was removed.
     pub value: Option<&'a [u8]>,
-}
-
-impl<'a> Field<'a> for Change<'a> {
-    fn write(&self, out: &mut impl Sink) {
-        self.revision.write(out);
-        self.key.write(out);
-        self.value.write(out);
-    }
-
-    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
-        Ok(Self { revision: Field::read(body)?, key: Field::read(body)?, value: Field::read(body)? })
-    }
 }
 
 /// Member of a round.
@@ -253,26 +133,6 @@ pub struct Member<'a> {
     pub node: &'a [u8],
     /// Address that the node gave.
     pub address: &'a [u8],
-}
-
-impl<'a> Field<'a> for Member<'a> {
-    fn write(&self, out: &mut impl Sink) {
-        self.node_rank.write(out);
-        self.rank_first.write(out);
-        self.local_world_size.write(out);
-        self.node.write(out);
-        self.address.write(out);
-    }
-
-    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
-        Ok(Self {
-            node_rank: Field::read(body)?,
-            rank_first: Field::read(body)?,
-            local_world_size: Field::read(body)?,
-            node: Field::read(body)?,
-            address: Field::read(body)?,
-        })
-    }
 }
 
 open_choice! {
@@ -328,40 +188,6 @@ pub struct Terms<'a> {
     pub cool_down_pause_ms: u64,
     /// Maximum exclusion time of a host, in milliseconds.
     pub cool_down_pause_ms_max: u64,
-}
-
-impl<'a> Field<'a> for Terms<'a> {
-    fn write(&self, out: &mut impl Sink) {
-        self.nodes_min.write(out);
-        self.nodes_max.write(out);
-        self.continue_min.write(out);
-        self.last_call.write(out);
-        self.last_call_ms.write(out);
-        self.fast_quorum.write(out);
-        self.rank_order.write(out);
-        self.rank_label.write(out);
-        self.cool_down_failures.write(out);
-        self.cool_down_window_ms.write(out);
-        self.cool_down_pause_ms.write(out);
-        self.cool_down_pause_ms_max.write(out);
-    }
-
-    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
-        Ok(Self {
-            nodes_min: Field::read(body)?,
-            nodes_max: Field::read(body)?,
-            continue_min: Field::read(body)?,
-            last_call: Field::read(body)?,
-            last_call_ms: Field::read(body)?,
-            fast_quorum: Field::read(body)?,
-            rank_order: Field::read(body)?,
-            rank_label: Field::read(body)?,
-            cool_down_failures: Field::read(body)?,
-            cool_down_window_ms: Field::read(body)?,
-            cool_down_pause_ms: Field::read(body)?,
-            cool_down_pause_ms_max: Field::read(body)?,
-        })
-    }
 }
 
 /// A node's description of itself in a request to join.

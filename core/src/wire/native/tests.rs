@@ -57,7 +57,7 @@ fn client_samples() -> Vec<ClientFrame<'static>> {
             &[
                 Write::Set { key: Key::raw(b"/a"), value: b"v" },
                 Write::Delete { key: Key::raw(b"/b") },
-                Write::DeletePrefix { prefix: b"/round/3/" },
+                Write::DeletePrefix { prefix: Key::raw(b"/round/3/") },
                 Write::Add { key: Key::raw(b"/n"), delta: -1 },
                 Write::Append { key: Key::raw(b"/log"), value: b"x" },
             ]
@@ -453,7 +453,7 @@ fn choices_that_mean_nothing_are_refused_where_they_are_closed_and_kept_where_th
     for why in Why::ALL {
         assert_eq!(Why::from_number(why.number()), *why);
     }
-    for (code, _) in FaultCode::ALL {
+    for code in FaultCode::ALL {
         assert_eq!(FaultCode::from_number(code.number()), *code);
     }
 }
@@ -543,8 +543,8 @@ fn the_specification_has_a_row_for_each_kind_error_and_reason() {
             at += found.unwrap_or_else(|| panic!("{field} of {name}, in its place"));
         }
     }
-    for (code, name) in FaultCode::ALL {
-        row(code.number().to_string(), name);
+    for code in FaultCode::ALL {
+        row(code.number().to_string(), &code.to_string());
     }
     for why in Why::ALL {
         row(why.number().to_string(), &format!("{why:?}"));

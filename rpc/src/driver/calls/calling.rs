@@ -9,14 +9,10 @@ use super::link::{Driven, Link, Wanted};
 use super::reentrancy::{CallSite, Home, may_wait};
 use crate::connection::{CallError, CallFailure, CallKind, ConnectionError};
 use crate::name::WorkerInfo;
-use alloc::boxed::Box;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use rendezvous_core::driver::cancel::{CancelGuard, CancelToken};
+use alloc::sync::Weak;
+use rendezvous_core::driver::cancel::CancelGuard;
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::server::ServerFailure;
-use rendezvous_core::time::Duration;
-use std::io;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use super::completion::CallResult;
 pub(in crate::driver) use super::completion::{CallGuard, Mark};
@@ -57,7 +53,7 @@ impl RpcClient {
             return Ok(RpcPeer(link));
         }
         let link = Link::new(&self.0.shared, worker.clone(), host, port)?;
-        let mut links = self.0.lock();
+        let mut links = self.0.links.locked();
         links.retain(|link| link.strong_count() > 0);
         links.push(Arc::downgrade(&link));
         drop(links);
@@ -111,12 +107,8 @@ impl Drop for RpcClient {
 }
 
 impl Links {
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Link>>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn all(&self) -> Vec<Arc<Link>> {
-        self.lock().iter().filter_map(Weak::upgrade).collect()
+        self.links.locked().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Fails all pending and later calls.
@@ -155,7 +147,6 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// Creates the parameters of a call of this handler without a timeout.
-    #[must_use]
     pub const fn of(handler: &'a str) -> Self {
         Self { handler, timeout: None, token: None }
     }
@@ -174,7 +165,6 @@ pub struct RpcPeer(Arc<Link>);
 
 impl RpcPeer {
     /// The callee.
-    #[must_use]
     pub fn worker(&self) -> &WorkerInfo {
         &self.0.worker
     }

@@ -5,10 +5,8 @@ use super::reentrancy::Home;
 use crate::connection::ConnectionError;
 use crate::limits::RpcLimits;
 use crate::name::WorkerInfo;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::socket::KeepAlive;
-use std::sync::OnceLock;
 
 /// Options of an [`RpcClient`](super::calling::RpcClient).
 #[derive(Debug)]

@@ -1,9 +1,8 @@
 //! Completion of calls.
 
 use crate::connection::CallError;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::fmt;
+use rendezvous_core::opaque::opaque_debug;
+use rendezvous_core::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Result of a call.
@@ -30,11 +29,7 @@ pub(super) enum Completion {
     Unowned(Mark),
 }
 
-impl fmt::Debug for Completion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Completion")
-    }
-}
+opaque_debug!(Completion);
 
 impl Completion {
     pub(super) fn finish(self, result: CallResult) {

@@ -7,16 +7,13 @@ use crate::fair_queue::FairQueue;
 use crate::handlers::{HandlerError, Handlers, Owner, is_of_the_program};
 use crate::intake::QuotaId;
 use crate::name::WorkerInfo;
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::sync::Arc;
 use core::cell::Cell;
-use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::threads::{self, panic_text};
-use rendezvous_core::time::Duration;
+use rendezvous_core::opaque::opaque_debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::RwLock;
 
 /// Where a handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,11 +49,7 @@ pub(super) struct Handler {
     home: Home,
 }
 
-impl fmt::Debug for Handler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handler").field("name", &self.name).field("run", &self.run).finish_non_exhaustive()
-    }
-}
+opaque_debug!(Handler);
 
 /// Handlers of a worker, and the thread pool. A server has one; calls of the worker to itself use the same.
 #[derive(Debug)]
@@ -69,7 +62,6 @@ pub struct Handling {
 impl Handling {
     /// Creates a table without handlers, and a pool of at most this many threads, each of which is started when there
     /// is work for it.
-    #[must_use]
     pub fn new(threads_max: usize) -> Arc<Self> {
         Arc::new(Self { handlers: RwLock::default(), pool: Pool::new(threads_max), home: Home::default() })
     }
@@ -116,7 +108,6 @@ impl Handling {
     }
 
     /// Whether this thread runs one of these handlers, or a callback of a call of the same worker.
-    #[must_use]
     pub fn is_around(&self) -> bool {
         self.home.is_around()
     }
@@ -135,7 +126,7 @@ impl Handling {
 
     /// Returns the number of requests that wait for a thread, if all threads are busy.
     pub(super) fn exhaustion(&self) -> Option<PoolLoad> {
-        let waiting = self.pool.queue.lock();
+        let waiting = self.pool.queue.state.locked();
         let is_exhausted =
             waiting.idle == 0 && waiting.threads >= self.pool.threads_max && !waiting.jobs.is_empty();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -151,7 +142,7 @@ impl Handling {
         if !is_around && queue.rest(grace) {
             return true;
         }
-        let left = core::mem::take(&mut queue.lock().jobs);
+        let left = core::mem::take(&mut queue.state.locked().jobs);
         refuse(left, Status::Leaving, "");
         !is_around && queue.rest(final_timeout)
     }
@@ -260,7 +251,6 @@ pub struct Wanted(Arc<AtomicBool>);
 
 impl Wanted {
     /// Creates the flag of a call; the response to a one-way call is never wanted.
-    #[must_use]
     pub fn new(kind: CallKind) -> Self {
         Self(Arc::new(AtomicBool::new(kind == CallKind::Responded)))
     }
@@ -271,7 +261,6 @@ impl Wanted {
     }
 
     /// Whether the caller waits.
-    #[must_use]
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
@@ -288,14 +277,14 @@ pub(super) struct External {
 
 impl External {
     fn complete(&self, answer: Result<Payload, CallFailure>) -> bool {
-        let completion = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let completion = self.listener.locked().take();
         completion.map(|complete| complete(answer)).is_some()
     }
 }
 
 impl CallSource for External {
     fn is_wanted(&self, _: u64) -> bool {
-        self.wanted.get() && self.listener.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.wanted.get() && self.listener.locked().is_some()
     }
 
     fn answer(&self, _: u64, payload: Payload) -> bool {
@@ -307,12 +296,7 @@ impl CallSource for External {
     }
 }
 
-impl fmt::Debug for AnswerTo {
-    // Not the source: the table of a trait object keeps all that it names in the library.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AnswerTo").field("call", &self.call).finish_non_exhaustive()
-    }
-}
+opaque_debug!(AnswerTo);
 
 impl AnswerTo {
     fn key(&self) -> CallKey {
@@ -368,7 +352,6 @@ pub struct Responder {
 
 impl Responder {
     /// Creates the responder of a request that came through a custom backend.
-    #[must_use]
     pub fn external(handler: Arc<str>, completion: Listener, wanted: Wanted) -> Self {
         let external = External { listener: Mutex::new(Some(completion)), wanted };
         let to = AnswerTo { source: Arc::new(external), call: 0 };
@@ -396,7 +379,6 @@ impl Responder {
     }
 
     /// Whether the caller still waits for a response; for handlers that take long.
-    #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.to.as_ref().is_some_and(AnswerTo::is_wanted)
     }
@@ -452,18 +434,14 @@ struct Waiting {
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn work(&self) {
-        let mut waiting = self.lock();
+        let mut waiting = self.state.locked();
         loop {
             if let Some(job) = waiting.jobs.pop() {
                 waiting.busy += 1;
                 drop(waiting);
                 job.run();
-                waiting = self.lock();
+                waiting = self.state.locked();
                 waiting.busy -= 1;
                 if waiting.awaits_rest > 0 && waiting.busy == 0 && waiting.jobs.is_empty() {
                     self.rested.notify_all();
@@ -486,7 +464,7 @@ impl Pool {
 
     fn submit(&self, job: Job) {
         let source = job.to.source.number();
-        let mut waiting = self.queue.lock();
+        let mut waiting = self.queue.state.locked();
         waiting.jobs.push(source, job);
         let is_awaited = waiting.idle > 0;
         let grows = waiting.jobs.len() > waiting.idle && waiting.threads < self.threads_max;
@@ -503,7 +481,7 @@ impl Pool {
     fn grow(&self) {
         let queue = Arc::clone(&self.queue);
         if let Err(error) = threads::spawn("rdzv-rpc-work", move || queue.work()) {
-            let mut waiting = self.queue.lock();
+            let mut waiting = self.queue.state.locked();
             waiting.threads -= 1;
             // If there are other threads, they will execute the jobs.
             let left =
@@ -517,7 +495,7 @@ impl Pool {
 impl Queue {
     /// Waits until the pool is idle; returns whether it was within `grace`.
     fn rest(&self, grace: Duration) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = self.state.locked();
         waiting.awaits_rest += 1;
         let is_at_work = |waiting: &mut Waiting| waiting.busy > 0 || !waiting.jobs.is_empty();
         let waited = self.rested.wait_timeout_while(waiting, grace, is_at_work);
@@ -537,7 +515,7 @@ fn refuse(mut jobs: FairQueue<Job>, why: Status, message: &str) {
 impl Drop for Pool {
     fn drop(&mut self) {
         // The threads end when their jobs are done; the pool does not wait for handlers of the program.
-        let mut waiting = self.queue.lock();
+        let mut waiting = self.queue.state.locked();
         waiting.is_closed = true;
         let left = core::mem::take(&mut waiting.jobs);
         drop(waiting);

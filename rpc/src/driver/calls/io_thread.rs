@@ -1,21 +1,14 @@
 //! Thread that drives all connections of a worker: those that it has accepted and those that it has opened.
 
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use core::fmt;
+use alloc::sync::Weak;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Ready, Token, Waker, Watch, Watcher};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::server::ServerFailure;
 use rendezvous_core::driver::threads::{self, Thread, panic_text};
+use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::ordered::{Map, Set};
-use rendezvous_core::time::Instant;
-use std::io;
-use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Size of the thread's scratch buffer in bytes.
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -47,26 +40,18 @@ pub(super) struct IoShared {
     failure: OnceLock<ServerFailure>,
 }
 
-impl fmt::Debug for IoShared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IoShared").field("failure", &self.failure).finish_non_exhaustive()
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+opaque_debug!(IoShared);
 
 impl IoShared {
     /// Adds a target, and returns its token.
     pub(super) fn add(&self, target: Weak<dyn Target>) -> usize {
         let token = self.last_token.fetch_add(1, Ordering::Relaxed) + 1;
-        lock(&self.targets).insert(token, target);
+        self.targets.locked().insert(token, target);
         token
     }
 
     pub(super) fn remove(&self, token: usize) {
-        let target = lock(&self.targets).remove(token);
+        let target = self.targets.locked().remove(token);
         // Dropping the target may drop what it refers to, which needs the table unlocked.
         drop(target);
     }
@@ -100,7 +85,7 @@ impl IoShared {
 
     /// Schedules a call of [`Target::tick`] at this time.
     pub(super) fn schedule(&self, at: Instant, token: usize) {
-        let mut timers = lock(&self.timers);
+        let mut timers = self.timers.locked();
         timers.insert((at, token));
         let is_earlier = at.as_nanos() < self.sleeps_until.load(Ordering::Acquire);
         drop(timers);
@@ -115,14 +100,14 @@ impl IoShared {
     }
 
     fn find(&self, token: usize) -> Option<Arc<dyn Target>> {
-        let target = lock(&self.targets).get(token).cloned();
+        let target = self.targets.locked().get(token).cloned();
         target.and_then(|target| target.upgrade())
     }
 
     fn run(&self, events: &mut EventLoop) -> io::Result<()> {
         let mut scratch = Vec::with_capacity(SCRATCH_BYTES);
         while !self.is_stopped.load(Ordering::Acquire) {
-            let timers = lock(&self.timers);
+            let timers = self.timers.locked();
             let until = timers.first().map(|(at, _)| at);
             self.sleeps_until.store(until.unwrap_or(Instant::MAX).as_nanos(), Ordering::Release);
             drop(timers);
@@ -135,7 +120,7 @@ impl IoShared {
             }
             let now = self.clock.now();
             loop {
-                let mut timers = lock(&self.timers);
+                let mut timers = self.timers.locked();
                 let Some((at, token)) = timers.first().filter(|(at, _)| *at <= now) else { break };
                 timers.remove((at, token));
                 drop(timers);
@@ -150,7 +135,7 @@ impl IoShared {
     fn end(&self, why: ServerFailure) {
         self.failure.set(why.clone()).ok();
         // Clients, which were added after their server, end their calls before that closes connections.
-        let targets: Vec<_> = lock(&self.targets).iter().map(|(_, target)| target.clone()).collect();
+        let targets: Vec<_> = self.targets.locked().iter().map(|(_, target)| target.clone()).collect();
         targets.iter().rev().filter_map(Weak::upgrade).for_each(|target| target.thread_ended(&why));
     }
 }
@@ -214,7 +199,7 @@ impl IoThread {
     /// Stops, and waits for the thread. If this runs on the thread, it ends when the caller has returned.
     pub(super) fn stop(&self) {
         self.begin_to_stop();
-        let thread = lock(&self.thread).take();
+        let thread = self.thread.locked().take();
         if let Some(thread) = thread.filter(|thread| thread.id() != std::thread::current().id()) {
             thread.join();
         }

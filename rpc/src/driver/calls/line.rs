@@ -5,16 +5,14 @@ use super::received::{BufferPool, LONG_BYTES_MIN};
 use crate::connection::{ConnectionError, ToWrite};
 use crate::wire::HEADER_BYTES;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::mem::MaybeUninit;
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::socket::{Idle, classify, look};
 use rendezvous_core::error::Cause;
-use rendezvous_core::time::Instant;
 use socket2::{MaybeUninitSlice, SockAddr, Socket};
-use std::collections::HashMap;
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{ErrorKind, IoSlice};
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::string::ToString;
 
 /// Transport of the bytes, between socket and frames. Encryption and authentication would be further variants.

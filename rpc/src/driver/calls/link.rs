@@ -12,23 +12,17 @@ use super::locked::{HoldsObjects, Locked};
 use crate::connection::caller::{Caller, CallerEvent, NewCall};
 use crate::connection::{CallError, CallKind, ConnectionError};
 use crate::name::WorkerInfo;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::String;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
+use alloc::sync::Weak;
 use core::net::SocketAddr;
 use rendezvous_core::driver::event_loop::{Interest, Ready, Waker, Watch};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::resolve::{Found, literal, look_up};
 use rendezvous_core::driver::socket::endpoint_text;
 use rendezvous_core::driver::socket::{Idle, finish_connect, open_socket, start_connect};
-use rendezvous_core::time::{Duration, Instant};
 use socket2::Socket;
-use std::collections::HashMap;
-use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::string::ToString;
-use std::sync::{Mutex, PoisonError};
 
 /// Due callbacks and call guards. They are called and dropped when no lock is held.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@
 //! when it is unlocked.
 
 use core::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use rendezvous_core::driver::prelude::*;
 
 /// State of a connection.
 pub(super) trait HoldsObjects {
@@ -27,7 +27,7 @@ pub(super) struct Locked<'a, T: HoldsObjects> {
 impl<'a, T: HoldsObjects> Locked<'a, T> {
     pub(super) fn new(mutex: &'a Mutex<T>) -> Self {
         // No code of the library panics during a change, and no code of the program runs under the lock.
-        Self { guard: mutex.lock().unwrap_or_else(PoisonError::into_inner), released: T::Released::default() }
+        Self { guard: mutex.locked(), released: T::Released::default() }
     }
 }
 

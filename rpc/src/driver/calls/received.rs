@@ -5,12 +5,8 @@
 //! pool, the benchmark row call-payload-64MiB takes 20 % longer.
 
 use super::Payload;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
 use core::ops::Deref;
-use rendezvous_core::time::{Duration, Instant};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use rendezvous_core::driver::prelude::*;
 
 /// Minimum length of a buffer that is pooled, in bytes.
 pub(super) const LONG_BYTES_MIN: usize = 4 * 1024 * 1024;
@@ -94,16 +90,12 @@ struct PooledBuffers {
 }
 
 impl BufferPool {
-    fn lock(&self) -> MutexGuard<'_, PooledBuffers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns a buffer for a request of this many bytes that begins now, if there is one that is not much too long.
     pub(super) fn take(&self, now: Instant, bytes: usize) -> Option<Vec<u8>> {
         if bytes < LONG_BYTES_MIN {
             return None;
         }
-        let mut pooled_buffers = self.lock();
+        let mut pooled_buffers = self.0.locked();
         pooled_buffers.until = Some(now + POOL_IDLE_TIMEOUT);
         let fits = |buffer: &Vec<u8>| (bytes..=2 * bytes).contains(&buffer.capacity());
         let target = pooled_buffers.buffers.iter().position(fits)?;
@@ -111,7 +103,7 @@ impl BufferPool {
     }
 
     fn put(&self, mut buffer: Vec<u8>) {
-        let mut pooled_buffers = self.lock();
+        let mut pooled_buffers = self.0.locked();
         let held: usize = pooled_buffers.buffers.iter().map(Vec::capacity).sum();
         if pooled_buffers.until.is_some() && held + buffer.capacity() <= SHELVED_BYTES_MAX {
             buffer.clear();
@@ -121,12 +113,12 @@ impl BufferPool {
 
     /// Time when the pool is to be emptied.
     pub(super) fn until(&self) -> Option<Instant> {
-        self.lock().until
+        self.0.locked().until
     }
 
     /// Empties the pool, and accepts no further buffers.
     pub(super) fn close(&self) {
-        let pooled_buffers = core::mem::take(&mut *self.lock());
+        let pooled_buffers = core::mem::take(&mut *self.0.locked());
         drop(pooled_buffers);
     }
 }

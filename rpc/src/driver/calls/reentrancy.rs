@@ -1,9 +1,8 @@
 //! Detection of code of the program that a worker has called. Such code must not wait for what only its own thread can
 //! do: it would deadlock.
 
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::cell::RefCell;
+use rendezvous_core::prelude::*;
 use std::thread_local;
 
 /// Kind of a call of the program's code.
@@ -62,7 +61,6 @@ impl Home {
 
 /// Whether this thread may wait for a call. In an inline handler or a callback of any worker it may not: the thread may
 /// be the one that would read the response, or that checks the call's deadline.
-#[must_use]
 pub fn may_wait() -> bool {
     !is_in(|&(_, site)| site != CallSite::Pooled)
 }

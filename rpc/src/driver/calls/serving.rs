@@ -10,22 +10,18 @@ use crate::connection::Refusal;
 use crate::intake::{FairIntake, QuotaId, Released};
 use crate::limits::{IntakeLimits, RpcLimits};
 use crate::name::WorkerInfo;
-use alloc::boxed::Box;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
+use alloc::sync::Weak;
 use conn::Conn;
-use core::fmt;
 use core::net::SocketAddr;
 use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::server::{Listen, ServerFailure, StartError, open_listener};
 use rendezvous_core::driver::socket::{KeepAlive, is_newcomers_fault};
-use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::opaque::opaque_debug;
 use socket2::Socket;
-use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of connections accepted at once, so that many new ones do not starve the others.
 const ACCEPTS_PER_ITERATION: usize = 128;
@@ -54,15 +50,7 @@ pub struct RpcServerOptions {
     pub keep_alive: Option<KeepAlive>,
 }
 
-impl fmt::Debug for RpcServerOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RpcServerOptions")
-            .field("listen", &self.listen)
-            .field("me", &self.me)
-            .field("limits", &self.limits)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(RpcServerOptions);
 
 /// Server of a worker. Dropping it ends it at once.
 #[derive(Debug)]
@@ -116,7 +104,6 @@ impl RpcServer {
     }
 
     /// Creates a client of the same worker, whose connections are driven by the same thread.
-    #[must_use]
     pub fn client(&self) -> RpcClient {
         let ServerShared { options: RpcServerOptions { me, group, limits, keep_alive, .. }, .. } =
             &*self.shared;
@@ -126,40 +113,35 @@ impl RpcServer {
     }
 
     /// The address it is bound to, with the port that the system chose.
-    #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
     /// Reason why it has ended; `None` while it runs.
-    #[must_use]
     pub fn failure(&self) -> Option<ServerFailure> {
         self.shared.io.failure().cloned()
     }
 
     /// Returns the number of accepted requests, their bytes, and the number of connections.
-    #[must_use]
     pub fn held(&self) -> (u64, u64, usize) {
         let (requests, bytes) = self.shared.intake().held();
-        (requests, bytes, self.shared.lock().conns.len())
+        (requests, bytes, self.shared.state.locked().conns.len())
     }
 
     /// Returns a handle that rechecks which workers are admitted.
-    #[must_use]
     pub fn admission(&self) -> Admission {
         Admission(Arc::downgrade(&self.shared))
     }
 
     /// Accepts no further requests or connections, and waits until the pending requests have their responses. Returns
     /// whether they had within `timeout`; the server completes the others until it is dropped.
-    #[must_use]
     pub fn leave(&self, timeout: Duration) -> bool {
         let (reply, answer) = oneshot::channel();
-        self.shared.lock().leave_request = Some(reply);
+        self.shared.state.locked().leave_request = Some(reply);
         self.shared.io.schedule(Instant::ORIGIN, self.shared.token);
         if self.failure().is_some() {
             // The thread may not have seen the request.
-            self.shared.lock().leave_request = None;
+            self.shared.state.locked().leave_request = None;
         }
         answer.recv_timeout(timeout).is_ok()
     }
@@ -220,19 +202,11 @@ struct Acceptor {
     listener: TcpListener,
 }
 
-impl fmt::Debug for ServerShared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerShared").field("options", &self.options).finish_non_exhaustive()
-    }
-}
+opaque_debug!(ServerShared);
 
 impl ServerShared {
-    fn lock(&self) -> MutexGuard<'_, ServerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn intake(&self) -> MutexGuard<'_, FairIntake> {
-        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+        self.intake.locked()
     }
 
     fn take_in(self: &Arc<Self>, quota: QuotaId, payload_bytes: u64) -> Held {
@@ -248,12 +222,12 @@ impl ServerShared {
     }
 
     fn conns(&self) -> Vec<Arc<Conn>> {
-        self.lock().conns.values().cloned().collect()
+        self.state.locked().conns.values().cloned().collect()
     }
 
     fn accept(self: &Arc<Self>, now: Instant) {
         for _ in 0..ACCEPTS_PER_ITERATION {
-            let mut state = self.lock();
+            let mut state = self.state.locked();
             let Some(Acceptor { watch, listener }) = &mut state.acceptor else { return };
             match listener.accept() {
                 Ok((stream, _)) => {
@@ -283,14 +257,14 @@ impl ServerShared {
     fn add_conn(self: &Arc<Self>, now: Instant, socket: Socket) {
         if socket.set_nonblocking(true).is_ok() {
             let conn = Conn::new(self, now, socket);
-            self.lock().conns.insert(conn.token(), Arc::clone(&conn));
+            self.state.locked().conns.insert(conn.token(), Arc::clone(&conn));
             conn.change(now, |_| ());
         }
     }
 
     /// Removes a closed connection.
     fn remove_conn(&self, conn: &Conn) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.unread.retain(|held| held.token() != conn.token());
         let removed = state.conns.remove(&conn.token());
         if state.acceptor.as_ref().is_some_and(|acceptor| acceptor.watch.is_none()) {
@@ -304,18 +278,18 @@ impl ServerShared {
 
     /// Reads connections that were held up, as far as there is capacity.
     fn read_on(&self, now: Instant) {
-        let unread = core::mem::take(&mut self.lock().unread);
+        let unread = core::mem::take(&mut self.state.locked().unread);
         for conn in unread {
             if conn.has_capacity() {
                 conn.change(now, |state| state.callee.go_on());
             } else {
-                self.lock().unread.push(conn);
+                self.state.locked().unread.push(conn);
             }
         }
     }
 
     fn say_goodbye(&self, now: Instant, reply: oneshot::Sender<()>, scratch: &mut Vec<u8>) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         (state.acceptor, state.leaving) = (None, Some(reply));
         drop(state);
         for conn in self.conns() {
@@ -323,7 +297,7 @@ impl ServerShared {
             conn.read_ahead(now, scratch);
             conn.change(now, |state| state.callee.goodbye());
         }
-        self.lock().finish_leaving();
+        self.state.locked().finish_leaving();
     }
 }
 
@@ -343,11 +317,11 @@ impl Target for ServerShared {
     }
 
     fn tick(self: Arc<Self>, now: Instant, scratch: &mut Vec<u8>) {
-        let request = self.lock().leave_request.take();
+        let request = self.state.locked().leave_request.take();
         if let Some(reply) = request {
             self.say_goodbye(now, reply, scratch);
         }
-        if self.lock().acceptor.as_ref().is_some_and(|acceptor| acceptor.watch.is_none()) {
+        if self.state.locked().acceptor.as_ref().is_some_and(|acceptor| acceptor.watch.is_none()) {
             self.accept(now);
         }
         if self.intake().take_capacity() {
@@ -359,11 +333,11 @@ impl Target for ServerShared {
     }
 
     fn thread_ended(self: Arc<Self>, _: &ServerFailure) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         (state.acceptor, state.leave_request, state.leaving) = (None, None, None);
         drop(state);
         self.conns().iter().for_each(|conn| conn.end());
-        self.lock().unread.clear();
+        self.state.locked().unread.clear();
     }
 }
 

@@ -8,18 +8,13 @@ use crate::membership::error::MembershipError;
 use crate::name::{WorkerInfo, WorkerName};
 use crate::options::RpcOptions;
 use crate::shutdown::Shutdown;
-use alloc::format;
-use alloc::string::String;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-use rendezvous_core::driver::cancel::{CancelToken, Canceller};
+use rendezvous_core::driver::cancel::Canceller;
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::rendezvous::{Context, NodeStore, UrlOptions};
 use rendezvous_core::driver::store::Store;
+use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::rendezvous::url::{RankEnvironment, WorldSize};
-use rendezvous_core::time::Duration;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Timeout of the rendezvous if calls have none.
 const TIMEOUT: Duration = Duration::from_secs(30 * 60);
@@ -87,20 +82,12 @@ pub struct RpcContext {
     inits: AtomicU64,
 }
 
-impl fmt::Debug for RpcContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RpcContext").field("backends", &self.backends()).finish_non_exhaustive()
-    }
-}
+opaque_debug!(RpcContext);
 
 impl Default for RpcContext {
     fn default() -> Self {
         Self::new(Arc::default())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Guard of the slot while a worker is being created; frees it if none is.
@@ -109,13 +96,13 @@ struct SlotGuard<'a>(&'a Mutex<Slot>);
 impl SlotGuard<'_> {
     fn fill(self, agent: Arc<dyn RpcWorker>, store: Arc<NodeStore>, hosted: Option<Arc<Store>>) {
         let hosting = CancelToken::new();
-        *lock(self.0) = Slot::Taken(Taken { agent, _store: store, hosted, hosting });
+        *self.0.locked() = Slot::Taken(Taken { agent, _store: store, hosted, hosting });
     }
 }
 
 impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
-        let mut slot = lock(self.0);
+        let mut slot = self.0.locked();
         if matches!(*slot, Slot::Busy) {
             *slot = Slot::Free;
         }
@@ -124,7 +111,6 @@ impl Drop for SlotGuard<'_> {
 
 impl RpcContext {
     /// Creates a context whose groups meet by the URL schemes of `rendezvous`.
-    #[must_use]
     pub fn new(rendezvous: Arc<Context>) -> Self {
         let context = Self {
             rendezvous,
@@ -142,19 +128,18 @@ impl RpcContext {
     /// # Errors
     /// The name is taken, even if by the same backend.
     pub fn register(&self, name: &str, backend: Arc<dyn RpcBackend>) -> Result<(), BackendError> {
-        lock(&self.registry).register(name, backend)
+        self.registry.locked().register(name, backend)
     }
 
     /// Names of the backends, the newest first.
-    #[must_use]
     pub fn backends(&self) -> Vec<String> {
-        lock(&self.registry).names().map(String::from).collect()
+        self.registry.locked().names().map(String::from).collect()
     }
 
     /// Returns the worker, if there is one.
     #[must_use]
     pub fn agent(&self) -> Option<Arc<dyn RpcWorker>> {
-        match &*lock(&self.slot) {
+        match &*self.slot.locked() {
             Slot::Taken(taken) => Some(Arc::clone(&taken.agent)),
             Slot::Free | Slot::Busy => None,
         }
@@ -163,14 +148,14 @@ impl RpcContext {
     /// Returns the options, or else those of `tcp`, with the backend that they name.
     fn choose(&self, options: Option<RpcOptions>) -> Result<(Arc<dyn RpcBackend>, RpcOptions), BackendError> {
         let options = options.unwrap_or_else(|| RpcOptions::new(DEFAULT_BACKEND));
-        let backend = Arc::clone(lock(&self.registry).find(options.backend())?);
+        let backend = Arc::clone(self.registry.locked().find(options.backend())?);
         Ok((backend, options))
     }
 
     /// Frees the slot if this worker has it.
     fn give_back(&self, agent: &Arc<dyn RpcWorker>) {
         let taken = {
-            let mut slot = lock(&self.slot);
+            let mut slot = self.slot.locked();
             match &*slot {
                 Slot::Taken(known) if Arc::ptr_eq(&known.agent, agent) => {
                     Some(core::mem::replace(&mut *slot, Slot::Free))
@@ -186,7 +171,7 @@ impl RpcContext {
 
     /// Keeps the store of this worker's group until the others have ended, if this process hosts it for the worker.
     fn host_for_the_others(&self, agent: &Arc<dyn RpcWorker>) {
-        let hosted = match &*lock(&self.slot) {
+        let hosted = match &*self.slot.locked() {
             Slot::Taken(Taken { agent: known, hosted: Some(store), hosting, .. })
                 if Arc::ptr_eq(known, agent) =>
             {
@@ -201,7 +186,7 @@ impl RpcContext {
     }
 
     fn begin(&self) -> Result<SlotGuard<'_>, BackendError> {
-        let mut slot = lock(&self.slot);
+        let mut slot = self.slot.locked();
         if !matches!(*slot, Slot::Free) {
             return Err(BackendError::AlreadyInitialized);
         }

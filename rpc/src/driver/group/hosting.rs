@@ -2,10 +2,8 @@
 
 use super::store_connection::open_store;
 use crate::agent::liveness_key;
-use rendezvous_core::driver::call_error::CallError;
-use rendezvous_core::driver::cancel::CancelToken;
-use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::native_client::{NativeClient, Watch, WatchError};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::error::Operation;
 use rendezvous_core::time::Duration;

@@ -2,16 +2,10 @@
 
 use super::shared::GroupShared;
 use crate::agent::{Input, liveness_key};
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::driver::native_client::{Lease, NativeClient, NativeError, Watch, WatchError};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::error::Operation;
-use rendezvous_core::time::Duration;
 
 /// Number of keys that are read at a time.
 const PAGE: u32 = 1024;

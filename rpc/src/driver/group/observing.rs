@@ -5,19 +5,12 @@ use super::steps::execute;
 use super::store_connection::open_store;
 use crate::membership::change::WorkerLocation;
 use crate::membership::observer::{Observation, Observer, ObserverError, ObserverOutput};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use rendezvous_core::driver::call_error::CallError;
-use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::channel::{Receiver, Sender, bounded, unbounded};
-use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::native_client::{Watch, WatchError};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::threads::{self, Thread};
 use rendezvous_core::error::Operation;
-use rendezvous_core::time::Duration;
-use std::io;
-use std::sync::{Mutex, PoisonError};
 
 /// Prefix of the keys that name the workers of a group.
 const NAMES: &[u8] = b"names/";
@@ -96,9 +89,8 @@ impl GroupObserver {
     }
 
     /// Workers seen so far, in the order of their numbers.
-    #[must_use]
     pub fn seen(&self) -> Vec<WorkerLocation> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seen.locked().clone()
     }
 }
 
@@ -131,8 +123,7 @@ impl ObserverThread {
                     ObserverOutput::Store(step) => {
                         let reply = execute(&self.store, self.clock, &step);
                         self.observer.handle(self.clock.now(), reply);
-                        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) =
-                            self.observer.seen().to_vec();
+                        *self.seen.locked() = self.observer.seen().to_vec();
                         continue;
                     }
                     ObserverOutput::Observation(observation) => self.sender.send(Ok(observation)),

@@ -2,12 +2,8 @@
 
 use super::{Begun, CallSpec, Called, GroupCallError, GroupResult, RpcWorker};
 use crate::driver::calls::reentrancy::may_wait;
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use rendezvous_core::driver::cancel::{CancelGuard, CancelToken};
-use rendezvous_core::driver::clock::Clock;
-use rendezvous_core::time::{Duration, Instant};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use rendezvous_core::driver::cancel::CancelGuard;
+use rendezvous_core::driver::prelude::*;
 
 /// Practically unlimited; the wait ends with the call's own deadline, or with the worker, or when its recipient is dropped.
 const FOREVER: Duration = Duration::from_secs(1 << 31);
@@ -42,13 +38,9 @@ struct CallState {
 }
 
 impl Outcome {
-    fn lock(&self) -> MutexGuard<'_, CallState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends the call with this result, unless it has ended; returns whether it had not.
     fn end(&self, result: GroupResult) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         if state.has_ended {
             return false;
         }
@@ -66,7 +58,7 @@ struct Recipient(Arc<Outcome>);
 
 impl Drop for Recipient {
     fn drop(&mut self) {
-        let has_ended = self.0.lock().has_ended;
+        let has_ended = self.0.state.locked().has_ended;
         if !has_ended {
             self.0.end(Err(GroupCallError::NoResult { call: self.0.called.text() }));
         }
@@ -75,7 +67,6 @@ impl Drop for Recipient {
 
 impl PendingCall {
     /// The callee and the handler.
-    #[must_use]
     pub fn called(&self) -> &Called {
         &self.0.outcome.called
     }
@@ -98,12 +89,11 @@ impl PendingCall {
 
     /// Returns the result if it is available within `timeout`. It is returned once, to one thread
     /// ([`PendingCall::is_taken`]). Where the thread may not wait ([`may_wait`]), the timeout is 0.
-    #[must_use]
     pub fn look(&self, timeout: Duration) -> Option<GroupResult> {
         let Pending { outcome, clock, until, .. } = &*self.0;
         let timeout = if may_wait() { timeout } else { Duration::ZERO };
         let timeout = until.map_or(timeout, |until| timeout.min(until.since(clock.now())));
-        let mut state = outcome.lock();
+        let mut state = outcome.state.locked();
         if !state.has_ended && !timeout.is_zero() {
             state.waiting += 1;
             let waited = outcome.changed.wait_timeout_while(state, timeout, |state| !state.has_ended);
@@ -112,21 +102,19 @@ impl PendingCall {
         }
         drop(state);
         self.0.look_at_deadline();
-        outcome.lock().result.take()
+        outcome.state.locked().result.take()
     }
 
     /// Whether the result was taken.
-    #[must_use]
     pub fn is_taken(&self) -> bool {
-        let state = self.0.outcome.lock();
+        let state = self.0.outcome.state.locked();
         state.has_ended && state.result.is_none()
     }
 
     /// Whether it has ended, also if its result was taken.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         self.0.look_at_deadline();
-        self.0.outcome.lock().has_ended
+        self.0.outcome.state.locked().has_ended
     }
 
     /// Cancels the call; returns true if it had not ended.
@@ -159,7 +147,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let has_ended = self.outcome.lock().has_ended;
+        let has_ended = self.outcome.state.locked().has_ended;
         if !has_ended {
             self.cancel();
         }

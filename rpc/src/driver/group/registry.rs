@@ -6,10 +6,7 @@
 use super::{RpcInitError, RpcWorker};
 use crate::name::WorkerInfo;
 use crate::options::RpcOptions;
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use rendezvous_core::driver::cancel::CancelToken;
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::store::Store;
 
 /// Backend of this library, which is the default.

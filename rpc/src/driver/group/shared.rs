@@ -10,21 +10,14 @@ use crate::membership::change::WorkerLocation;
 use crate::membership::changing::NoAnswer;
 use crate::membership::error::{MembershipError, has_left};
 use crate::name::WorkerInfo;
-use alloc::boxed::Box;
-use alloc::string::ToString;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
-use core::fmt;
+use alloc::sync::Weak;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::channel::{Receiver, Sender, bounded, unbounded};
-use rendezvous_core::driver::clock::Clock;
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::error::Span;
+use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::rendezvous::parse::Endpoint;
-use rendezvous_core::time::{Duration, Instant};
 use slab::Slab;
-use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Timeout of undoing a cancelled join at the workers that were already notified.
 const TAKING_BACK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,17 +35,18 @@ pub enum Callee<'a> {
 }
 
 /// Owned form of [`Callee`], for messages about the call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CalleeName {
     /// The worker with this name.
+    #[error("{0}")]
     Name(Box<str>),
     /// The worker with this number.
+    #[error("id {0}")]
     Id(u16),
 }
 
 impl CalleeName {
     /// Returns the borrowed form.
-    #[must_use]
     pub fn callee(&self) -> Callee<'_> {
         match self {
             Self::Name(name) => Callee::Name(name),
@@ -66,15 +60,6 @@ impl From<Callee<'_>> for CalleeName {
         match callee {
             Callee::Name(name) => Self::Name(name.into()),
             Callee::Id(id) => Self::Id(id),
-        }
-    }
-}
-
-impl fmt::Display for CalleeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => f.write_str(name),
-            Self::Id(id) => write!(f, "id {id}"),
         }
     }
 }
@@ -223,15 +208,7 @@ pub(super) struct GroupShared {
     between: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl fmt::Debug for GroupShared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GroupShared").field("life", &*lock(&self.life)).finish_non_exhaustive()
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+opaque_debug!(GroupShared);
 
 /// Pending calls of the user, each with its callee.
 #[derive(Default)]
@@ -277,7 +254,7 @@ impl CallGuard for ActiveCall {
 impl Drop for ActiveCall {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
-        let mut calls = lock(&shared.calls);
+        let mut calls = shared.calls.locked();
         calls.in_flight.try_remove(self.number);
         let is_drained = calls.is_drained();
         drop(calls);
@@ -318,12 +295,12 @@ impl GroupShared {
     /// Runs this once between the query of the state machine and the creation of a route.
     #[cfg(test)]
     pub(super) fn set_between(&self, happen: impl FnOnce() + Send + 'static) {
-        *lock(&self.between) = Some(Box::new(happen));
+        *self.between.locked() = Some(Box::new(happen));
     }
 
     #[cfg(test)]
     fn fail_routes(&self) {
-        let happen = lock(&self.between).take();
+        let happen = self.between.locked().take();
         if let Some(happen) = happen {
             happen();
         }
@@ -332,7 +309,7 @@ impl GroupShared {
     /// Workers to which there are routes.
     #[cfg(test)]
     pub(super) fn routes(&self) -> Vec<WorkerInfo> {
-        lock(&self.routes).iter().map(|route| route.location.worker.clone()).collect()
+        self.routes.locked().iter().map(|route| route.location.worker.clone()).collect()
     }
 
     pub(super) const fn clock(&self) -> Clock {
@@ -342,7 +319,7 @@ impl GroupShared {
     /// Sets the state machine and the client that makes its calls.
     pub(super) fn begin(&self, agent: Agent, client: RpcClient) {
         self.client.set(client).ok();
-        *lock(&self.agent) = Some(agent);
+        *self.agent.locked() = Some(agent);
     }
 
     /// Queues an input of the state machine.
@@ -362,7 +339,7 @@ impl GroupShared {
     }
 
     pub(super) fn with_agent<T>(&self, look: impl FnOnce(&mut Agent) -> T) -> Option<T> {
-        lock(&self.agent).as_mut().map(look)
+        self.agent.locked().as_mut().map(look)
     }
 
     pub(super) fn admit(&self, claimed: &WorkerInfo) -> Result<(), (Refusal, Box<str>)> {
@@ -372,7 +349,7 @@ impl GroupShared {
     /// Processes a call of one of the library's own handlers.
     pub(super) fn called(&self, request: Request, responder: Responder) {
         let number = self.last_answer.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut answers = lock(&self.answers);
+        let mut answers = self.answers.locked();
         if answers.is_over {
             drop(answers);
             return responder.decline(Status::Leaving, "");
@@ -388,7 +365,7 @@ impl GroupShared {
     }
 
     fn responder(&self, number: u64) -> Option<Responder> {
-        let open = &mut lock(&self.answers).open;
+        let open = &mut self.answers.locked().open;
         let location = open.iter().position(|(known, _)| *known == number)?;
         Some(open.swap_remove(location).1)
     }
@@ -411,12 +388,12 @@ impl GroupShared {
     /// Rejects all calls of the library's own handlers, the pending ones and later ones.
     pub(super) fn decline_all(&self) {
         let over = Answers { is_over: true, ..Answers::default() };
-        let answers = core::mem::replace(&mut *lock(&self.answers), over);
+        let answers = core::mem::replace(&mut *self.answers.locked(), over);
         answers.open.into_iter().for_each(|(_, responder)| responder.decline(Status::Leaving, ""));
     }
 
     fn known_route(&self, location: &WorkerLocation) -> Option<RpcPeer> {
-        Some(lock(&self.routes).iter().find(|known| known.location == *location)?.peer.clone())
+        Some(self.routes.locked().iter().find(|known| known.location == *location)?.peer.clone())
     }
 
     fn route(&self, location: &WorkerLocation) -> Result<RpcPeer, GroupCallError> {
@@ -436,7 +413,7 @@ impl GroupShared {
             |error: io::Error| GroupCallError::System { worker: worker(), message: error.to_string().into() };
         // Created under no lock, since dropping a route may need one.
         let peer = client.peer(&location.worker, &host, port).map_err(system)?;
-        let mut routes = lock(&self.routes);
+        let mut routes = self.routes.locked();
         if let Some(other) = routes.iter().find(|known| known.location == *location) {
             let other = other.peer.clone();
             drop(routes);
@@ -458,7 +435,7 @@ impl GroupShared {
             };
             let to = Arc::new(member?.location());
             // Registered while the state machine is locked: a leave that starts later waits for this call.
-            let number = lock(&self.calls).in_flight.insert(Arc::clone(&to));
+            let number = self.calls.locked().in_flight.insert(Arc::clone(&to));
             Ok(ActiveCall { shared: Arc::downgrade(self), number, to })
         });
         Ok(marked.unwrap_or(Err(NotCallable::NoMember))?)
@@ -521,7 +498,7 @@ impl GroupShared {
     }
 
     fn forget_route(&self, location: &WorkerLocation) -> Option<RpcPeer> {
-        let mut routes = lock(&self.routes);
+        let mut routes = self.routes.locked();
         let at = routes.iter().position(|known| known.location == *location)?;
         Some(routes.swap_remove(at).peer)
     }
@@ -548,7 +525,7 @@ impl GroupShared {
     /// Fails the pending calls of the user, and reports their callees to the state machine.
     pub(super) fn cut_calls(&self, why: &str) {
         let busy: Vec<Arc<WorkerLocation>> =
-            lock(&self.calls).in_flight.iter().map(|(_, to)| Arc::clone(to)).collect();
+            self.calls.locked().in_flight.iter().map(|(_, to)| Arc::clone(to)).collect();
         self.push_input(Input::Cut(busy.iter().map(|to| to.worker.clone()).collect()));
         if let Some(client) = self.client.get() {
             client.cut(why);
@@ -573,13 +550,13 @@ impl GroupShared {
 
     pub(super) fn forget_routes(&self) {
         // Dropping a route may run callbacks that look for another one.
-        let routes = core::mem::take(&mut *lock(&self.routes));
+        let routes = core::mem::take(&mut *self.routes.locked());
         drop(routes);
     }
 
     /// Notifies the state machine when no call of the user is pending, possibly at once.
     pub(super) fn drain(&self) {
-        let mut calls = lock(&self.calls);
+        let mut calls = self.calls.locked();
         calls.is_draining = true;
         let is_drained = calls.is_drained();
         drop(calls);
@@ -591,12 +568,12 @@ impl GroupShared {
     /// Reports an event. If too many have not been taken, the oldest are dropped.
     pub(super) fn happened(&self, event: GroupEvent) {
         // Under the lock, so that the listener gets the events in order.
-        let group_listener = lock(&self.group_listener);
+        let group_listener = self.group_listener.locked();
         if let Some(group_listener) = &*group_listener {
             self.events_lost.fetch_add(group_listener.changed(event), Ordering::Relaxed);
             return;
         }
-        if let Some(sender) = &*lock(&self.event_sender) {
+        if let Some(sender) = &*self.event_sender.locked() {
             sender.send(event).ok();
         }
         if self.events.len() > EVENTS_MAX && self.events.try_recv().is_ok() {
@@ -606,7 +583,7 @@ impl GroupShared {
 
     /// Sets the listener, and passes it the events that have not been taken.
     pub(super) fn listen(&self, listener: Arc<dyn Listener>) -> Result<(), AlreadyObserved> {
-        let mut group_listener = lock(&self.group_listener);
+        let mut group_listener = self.group_listener.locked();
         if group_listener.is_some() {
             return Err(AlreadyObserved);
         }
@@ -621,7 +598,7 @@ impl GroupShared {
     }
 
     pub(super) fn listen_no_more(&self) {
-        let group_listener = lock(&self.group_listener).take();
+        let group_listener = self.group_listener.locked().take();
         // The listener's state is dropped after the lock is released.
         drop(group_listener);
     }
@@ -641,7 +618,7 @@ impl GroupShared {
     }
 
     fn set_life(&self, life: LifeStage) {
-        *lock(&self.life) = life;
+        *self.life.locked() = life;
         self.changed.notify_all();
     }
 
@@ -668,7 +645,7 @@ impl GroupShared {
         let has_parted = !has_left(&end);
         self.set_life(LifeStage::Over(end));
         // Wakes the threads that wait for an event.
-        lock(&self.event_sender).take();
+        self.event_sender.locked().take();
         if has_parted {
             self.parted();
         }
@@ -676,7 +653,7 @@ impl GroupShared {
 
     /// Notifies the listener that there are no more events and requests.
     pub(super) fn parted(&self) {
-        let group_listener = lock(&self.group_listener);
+        let group_listener = self.group_listener.locked();
         self.has_parted.store(true, Ordering::Relaxed);
         if let Some(group_listener) = &*group_listener {
             group_listener.parted();
@@ -686,7 +663,7 @@ impl GroupShared {
     /// Cancels the join.
     pub(super) fn cancel_join(&self) {
         self.push_input(Input::Cancel);
-        let life = lock(&self.life);
+        let life = self.life.locked();
         self.is_cancelled.store(true, Ordering::Relaxed);
         drop(life);
         self.changed.notify_all();
@@ -718,7 +695,7 @@ impl GroupShared {
 
     fn wait(&self, until: Instant, continues_in: impl Fn(&LifeStage) -> bool) -> LifeStage {
         let timeout = until.since(self.clock.now());
-        let waited = self.changed.wait_timeout_while(lock(&self.life), timeout, |life| continues_in(life));
+        let waited = self.changed.wait_timeout_while(self.life.locked(), timeout, |life| continues_in(life));
         waited.unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 }
@@ -736,7 +713,7 @@ mod tests {
             address: "h:1".into(),
         });
         let mark = || {
-            let number = lock(&shared.calls).in_flight.insert(Arc::clone(&to));
+            let number = shared.calls.locked().in_flight.insert(Arc::clone(&to));
             ActiveCall { shared: Arc::downgrade(&shared), number, to: Arc::clone(&to) }
         };
         let inputs = || core::iter::from_fn(|| shared.next_input(Duration::ZERO)).collect::<Vec<Input>>();

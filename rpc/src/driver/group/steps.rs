@@ -1,18 +1,10 @@
 //! Execution of membership steps as store operations.
 
 use crate::membership::{Reply, StoreStep};
-use alloc::boxed::Box;
-use alloc::string::ToString;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
-use rendezvous_core::driver::call_error::CallError;
-use rendezvous_core::driver::cancel::CancelToken;
-use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::native_client::{Branch, Lease, Step, Test, Txn};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::error::{ErrorKind, Operation};
-use rendezvous_core::time::Duration;
-use std::sync::{Mutex, PoisonError};
 
 /// Store for the steps of one worker. When its session has ended, it opens another connection.
 #[derive(Debug)]
@@ -32,7 +24,7 @@ impl StepStore {
 
     /// Returns the current connection to the store.
     pub(super) fn current(&self) -> Arc<Store> {
-        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.locked())
     }
 
     /// Cancels the pending step and all later ones, and opens no further connection.
@@ -62,7 +54,7 @@ impl StepStore {
 
     /// Binds this key to the session. Without a lease the value stays, as in a store without sessions.
     fn bind(&self, store: &Arc<Store>, key: &[u8]) {
-        let mut kept = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.lease.locked();
         if !matches!(&*kept, Some((of, _)) if Arc::ptr_eq(of, store)) {
             let native = store.native(Operation::LeaseGrant);
             let lease = native.ok().and_then(|client| client.lease(Duration::ZERO, Timeout::Default).ok());
@@ -80,7 +72,7 @@ impl StepStore {
             return None;
         }
         let renewed = Arc::new(store.duplicate().ok()?.with_token(&self.token));
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&renewed);
+        *self.current.locked() = Arc::clone(&renewed);
         Some(renewed)
     }
 }

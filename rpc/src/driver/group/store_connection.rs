@@ -1,13 +1,8 @@
 //! Connection to a group's store that no other code waits on.
 
-use alloc::string::ToString;
-use alloc::sync::Arc;
-use rendezvous_core::driver::call_error::CallError;
-use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::native_client::{NativeClient, NativeClientOptions};
-use rendezvous_core::driver::native_store::NativeStore;
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::store::{Store, Timeouts};
-use rendezvous_core::time::Duration;
 
 /// Timeout of the attempt to speak the native protocol with the store's server.
 const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,7 +23,7 @@ pub(super) fn open_store(store: &Store, node: &str, token: &CancelToken) -> Resu
         };
         match NativeClient::connect(host, port, options) {
             Ok(client) => {
-                let store = store.on_another(Arc::new(NativeStore::new(&client)));
+                let store = store.on_another(Arc::new(client));
                 return Ok((store.with_token(token), true));
             }
             Err(error) if token.is_cancelled() => return Err(error.into()),

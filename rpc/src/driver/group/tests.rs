@@ -70,7 +70,7 @@ fn joined(port: u16, name: &str, id: u16) -> RpcAgent {
 
 /// The names of all workers that one knows.
 fn names(agent: &RpcAgent) -> String {
-    agent.workers().iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>().join(" ")
+    agent.workers().expect("a group").iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>().join(" ")
 }
 
 impl RpcAgent {
@@ -148,7 +148,7 @@ fn a_static_group_meets_calls_and_parts() {
 fn workers_of_a_dynamic_group_come_call_and_go() {
     let (_server, port) = server();
     let a = joined(port, "a", 0);
-    assert_eq!((names(&a).as_str(), a.worker("a").expect("it").id), ("a", 0));
+    assert_eq!((names(&a).as_str(), a.me().id), ("a", 0));
     let b = joined(port, "b-1", 7);
     assert_eq!(next_event(&a), GroupEvent::Joined(worker("b-1", 7)));
     assert_eq!((names(&a).as_str(), names(&b).as_str()), ("a b-1", "a b-1"));

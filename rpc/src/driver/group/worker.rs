@@ -10,7 +10,7 @@ use super::{
 };
 #[cfg(test)]
 use crate::agent::ControlCall;
-use crate::agent::{Agent, GroupEvent, HANDLERS, Input, NotCallable, liveness_key};
+use crate::agent::{Agent, GroupEvent, HANDLERS, Input, liveness_key};
 use crate::connection::Status;
 use crate::device::{Device, DeviceKind};
 use crate::device_map::{DeviceMaps, NodeDevices};
@@ -28,21 +28,15 @@ use crate::membership::{Liveness, Member, MemberOptions, group_id};
 use crate::name::WorkerInfo;
 use crate::options::RpcOptions;
 use crate::shutdown::Shutdown;
-use alloc::boxed::Box;
-use alloc::string::{String, ToString};
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
-use rendezvous_core::driver::cancel::CancelToken;
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::random::random_seed;
 use rendezvous_core::driver::server::{Family, Listen};
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::driver::socket::endpoint_text;
 use rendezvous_core::driver::store::Store;
-use rendezvous_core::time::Duration;
 use std::net::UdpSocket;
-use std::sync::{Mutex, PoisonError};
 
 /// Timeout of joining and leaving if calls have none.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -223,14 +217,7 @@ impl RpcAgent {
         Ok(self.shared.wait_joined(until).ok_or_else(stuck)??)
     }
 
-    /// Name and number of this worker.
-    #[must_use]
-    pub const fn me(&self) -> &WorkerInfo {
-        &self.me
-    }
-
     /// Address at which it accepts calls.
-    #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -307,14 +294,7 @@ impl RpcAgent {
         (self as &dyn RpcWorker).start_call(call)
     }
 
-    /// Returns all workers of the group, in the order of their numbers; none once this one is not in a group any more.
-    #[must_use]
-    pub fn workers(&self) -> Vec<WorkerInfo> {
-        self.seen_workers().into_iter().map(|seen| seen.worker).collect()
-    }
-
     /// Returns all workers of the group with their addresses, in the order of their numbers.
-    #[must_use]
     pub fn seen_workers(&self) -> Vec<WorkerLocation> {
         let seen = self.shared.with_agent(|agent| {
             let mut seen: Vec<WorkerLocation> = Vec::with_capacity(agent.members().len());
@@ -327,104 +307,41 @@ impl RpcAgent {
         seen.unwrap_or_default()
     }
 
-    /// Returns the worker with this name or number. A dead one is a member until it is struck out.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn worker<'a>(&self, callee: impl Into<Callee<'a>>) -> Result<WorkerInfo, GroupCallError> {
-        let callee = callee.into();
-        let found = self.shared.with_agent(|agent| match callee {
-            Callee::Name(name) => agent.members().get(name).map(|member| member.worker.clone()),
-            Callee::Id(id) => agent.members().by_id(id).map(|member| member.worker.clone()),
-        });
-        let unknown = || match callee {
-            Callee::Name(name) => NotCallable::UnknownName { name: name.into() },
-            Callee::Id(id) => NotCallable::UnknownId { id },
-        };
-        found.flatten().ok_or_else(|| unknown().into())
-    }
-
     /// Returns the reverse maps of this worker's responses: the inverse of the other workers' maps for this one.
-    #[must_use]
     pub fn reverse_maps(&self) -> DeviceMaps {
         self.shared.with_agent(|agent| agent.group().reverse_maps(&self.me.name)).unwrap_or_default()
     }
 
     /// Returns the devices that this worker uses, sorted by their indices.
-    #[must_use]
     pub fn devices(&self) -> Vec<Device> {
         self.shared.with_agent(|agent| agent.group().devices(&self.me.name)).unwrap_or_default()
     }
 
     /// Returns the next event of the group, or `None` after `timeout`, if `token` is cancelled, or if this worker is not
     /// in its group any more. If several threads wait, each gets another event.
-    #[must_use]
     pub fn next_event(&self, timeout: Duration, token: &CancelToken) -> Option<GroupEvent> {
         self.shared.next_event(timeout, token)
     }
 
     /// Number of events that were dropped because they were not taken.
-    #[must_use]
     pub fn events_lost(&self) -> u64 {
         self.shared.events_lost()
     }
 
     /// Returns how it ended, if it has and that was not returned before.
-    #[must_use]
     pub fn take_end(&self) -> Option<Result<(), MembershipError>> {
         self.end().filter(|_| self.shared.take_end_once())
     }
 
     /// Returns how it ended, if it has.
-    #[must_use]
     pub fn end(&self) -> Option<Result<(), MembershipError>> {
         self.shared.wait_over(self.shared.clock().now())
-    }
-
-    /// Ends the worker. A second call changes nothing, and returns how it ended. In a graceful end this worker's calls,
-    /// its leave, and the requests of others have [`TcpOptions::membership_timeout`] each. Then requests that have not
-    /// begun are rejected, and running pooled handlers are waited for, up to 30 s.
-    ///
-    /// # Errors
-    /// It did not end as it should, or calls were cut off ([`MembershipError::CallsCut`]). It has ended nevertheless, except
-    /// for [`MembershipError::Reentrant`]: within one of its own handlers or callbacks it continues.
-    pub fn shutdown(&self, how: Shutdown) -> Result<(), MembershipError> {
-        if self.handling.is_around() {
-            return Err(MembershipError::Reentrant);
-        }
-        let ended_before = self.end();
-        if ended_before.is_none() {
-            self.shared.push_input(match how {
-                Shutdown::Graceful => Input::Leave,
-                Shutdown::Abrupt => Input::Abandon,
-            });
-        }
-        // Draining and leaving have a deadline each.
-        let until = self.shared.clock().now() + self.membership_timeout * 2 + END_SLACK;
-        let end = self.shared.wait_over(until).unwrap_or_else(|| {
-            self.shared.push_input(Input::Abandon);
-            Err(MembershipError::Stuck { store: self.store.current().peer().into() })
-        });
-        self.close(how);
-        match how {
-            Shutdown::Graceful => end,
-            Shutdown::Abrupt => unless_abandoned(end),
-        }
-    }
-
-    /// Ends the worker at once without notifying the others. Within one of its own handlers or callbacks, the thread
-    /// that runs it ends when that has returned.
-    pub fn abandon(&self) {
-        if self.end().is_none() {
-            self.shared.push_input(Input::Abandon);
-        }
-        self.close(Shutdown::Abrupt);
     }
 
     /// Simulates the end of its session with the store.
     #[cfg(test)]
     pub(super) fn drop_liveness(&self) -> Option<LivenessWatcher> {
-        self.liveness_watcher.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.liveness_watcher.locked().take()
     }
 
     /// Calls a member as the state machine does to check whether it is alive, with this timeout.
@@ -493,13 +410,13 @@ impl RpcAgent {
         let group_threads = if self.handling.is_around() {
             self.group_threads.try_lock().ok()
         } else {
-            Some(self.group_threads.lock().unwrap_or_else(PoisonError::into_inner))
+            Some(self.group_threads.locked())
         };
         if let Some(mut group_threads) = group_threads {
             group_threads.join();
         }
-        drop(self.liveness_watcher.lock().unwrap_or_else(PoisonError::into_inner).take());
-        drop(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.liveness_watcher.locked().take());
+        drop(self.reserved.locked().take());
     }
 }
 
@@ -515,15 +432,41 @@ impl RpcWorker for RpcAgent {
     }
 
     fn workers(&self) -> Result<Vec<WorkerInfo>, MembershipError> {
-        Ok(Self::workers(self))
+        Ok(self.seen_workers().into_iter().map(|seen| seen.worker).collect())
     }
 
+    /// In a graceful end this worker's calls, its leave, and the requests of others have
+    /// [`TcpOptions::membership_timeout`] each. Then requests that have not begun are rejected, and running pooled handlers
+    /// are waited for, up to 30 s. A second call changes nothing, and returns how it ended.
     fn shutdown(&self, how: Shutdown) -> Result<(), MembershipError> {
-        Self::shutdown(self, how)
+        if self.handling.is_around() {
+            return Err(MembershipError::Reentrant);
+        }
+        let ended_before = self.end();
+        if ended_before.is_none() {
+            self.shared.push_input(match how {
+                Shutdown::Graceful => Input::Leave,
+                Shutdown::Abrupt => Input::Abandon,
+            });
+        }
+        // Draining and leaving have a deadline each.
+        let until = self.shared.clock().now() + self.membership_timeout * 2 + END_SLACK;
+        let end = self.shared.wait_over(until).unwrap_or_else(|| {
+            self.shared.push_input(Input::Abandon);
+            Err(MembershipError::Stuck { store: self.store.current().peer().into() })
+        });
+        self.close(how);
+        match how {
+            Shutdown::Graceful => end,
+            Shutdown::Abrupt => unless_abandoned(end),
+        }
     }
 
     fn abandon(&self) {
-        Self::abandon(self);
+        if self.end().is_none() {
+            self.shared.push_input(Input::Abandon);
+        }
+        self.close(Shutdown::Abrupt);
     }
 
     fn end(&self) -> Option<Result<(), MembershipError>> {

@@ -7,16 +7,11 @@ use crate::agent::{Input, Output};
 use crate::driver::calls::serving::Admission;
 use crate::membership::StoreStep;
 use crate::membership::error::MembershipError;
-use alloc::format;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::ControlFlow;
 use rendezvous_core::driver::channel::{Sender, unbounded};
+use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::threads::{self, Thread, panic_text};
-use rendezvous_core::time::Duration;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Threads of one worker.
 #[derive(Debug)]
@@ -113,7 +108,7 @@ impl GroupDriver {
     }
 
     fn liveness_watcher(&self) -> MutexGuard<'_, Option<LivenessWatcher>> {
-        self.liveness_watcher.lock().unwrap_or_else(PoisonError::into_inner)
+        self.liveness_watcher.locked()
     }
 
     fn execute_all(&self) -> ControlFlow<()> {

@@ -157,7 +157,8 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
     assert_eq!(at, two);
     assert!(answers.answer(b"myself".to_vec()));
     assert_eq!(completed(&mut events), (local, Ok(b"myself".to_vec())));
-    events.rpc_notify(one, ask("two", "ask", b"psst")).expect("made");
+    let notifier = events.rpc(one).expect("a worker");
+    notifier.begin_notify(ask("two", "ask", b"psst")).expect("made");
     let (_, request, answers) = put_request(&mut events);
     assert_eq!(&*request.payload, b"psst");
     assert!(!answers.answer(Vec::new()), "it is not wanted");
@@ -170,10 +171,6 @@ fn two_workers_of_one_loop_and_one_thread_call_each_other() {
     assert_eq!(result.expect_err("none").to_string(), "none at one (id 0): there is no such handler");
     let error = events.rpc_call(two, ask("three", "ask", b"")).expect_err("unknown").to_string();
     assert_eq!(error, "there is no worker three in the group");
-    assert!(matches!(
-        events.rpc_notify(MemberId::from_u32(99), ask("one", "ask", b"")),
-        Err(RpcAskError::Unknown)
-    ));
 
     // One that is cancelled, one that times out, one that is refused.
     let call = events.rpc_call(one, ask("two", "ask", b"")).expect("made");
@@ -628,7 +625,8 @@ fn calls_of_foreign_backends_end_by_their_deadlines_too() {
     assert_eq!(completed(&mut events), (call, Ok(b"answer".to_vec())));
     let error = events.rpc_call(id, ask("own", "refuse", b"")).expect_err("refused").to_string();
     assert_eq!(error, "refuse at own: no");
-    events.rpc_notify(id, ask("own", "x", b"")).expect("made");
+    let notifier = events.rpc(id).expect("a worker");
+    notifier.begin_notify(ask("own", "x", b"")).expect("made");
     let quick = CallSpec { timeout: Some(Duration::from_millis(20)), ..ask("own", "x", b"") };
     let call = events.rpc_call(id, quick).expect("made");
     let (late, wanted) = reported();

@@ -121,7 +121,6 @@ impl Phase {
     }
 
     /// Whether other members know this one, and may notify it of changes.
-    #[must_use]
     pub const fn is_known(self) -> bool {
         matches!(
             self,

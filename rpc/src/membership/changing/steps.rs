@@ -11,10 +11,7 @@ use crate::membership::error::MembershipError;
 use crate::membership::keys::{self, Aim};
 use crate::membership::{Liveness, Member, Reply};
 use crate::name::{WorkerInfo, WorkerName};
-use alloc::boxed::Box;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
-use rendezvous_core::time::Instant;
+use rendezvous_core::prelude::*;
 
 impl ChangingGroup {
     pub(super) fn stored(&mut self, now: Instant, reply: Reply) {

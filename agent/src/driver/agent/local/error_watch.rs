@@ -5,10 +5,9 @@
 
 use crate::driver::worker_logs::error_file_age;
 use crate::log_layout::ERROR_FILE;
-use alloc::vec::Vec;
 use core::mem::MaybeUninit;
+use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::sort_by;
-use rendezvous_core::time::Duration;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};

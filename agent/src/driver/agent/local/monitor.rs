@@ -6,12 +6,10 @@ use super::timers::{TimerError, Timers};
 use crate::driver::process::{ProcessState, process_state};
 use crate::stuck::{ObservedState, StuckWatch};
 use crate::worker_event::WorkerEvent;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
-use rendezvous_core::time::{Duration, Instant};
-use std::io;
-use std::os::fd::RawFd;
+use rendezvous_core::driver::prelude::*;
+use rendezvous_core::opaque::opaque_debug;
 use std::path::{Path, PathBuf};
 
 /// Token of the guard's descriptor; the tokens of timers are higher.
@@ -28,11 +26,7 @@ pub(super) struct WorkerMonitor {
     events: EventLoop,
 }
 
-impl core::fmt::Debug for WorkerMonitor {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("WorkerMonitor")
-    }
-}
+opaque_debug!(WorkerMonitor);
 
 impl WorkerMonitor {
     /// Creates a monitor without checks. Its descriptor is readable when the guard's is.

@@ -299,11 +299,11 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
         let call = node.canceller.token();
         node.cancel();
         assert_cancelled(node.join(&call));
-        assert!(lock(&node.link).is_none(), "who was cancelled makes no session");
+        assert!(node.link.locked().is_none(), "who was cancelled makes no session");
         // While it opens a session, or waits for another thread that does.
         let call = node.canceller.token();
         thread::scope(|scope| {
-            let link = lock(&node.link);
+            let link = node.link.locked();
             let joining = scope.spawn(|| node.join(&call));
             node.cancel();
             drop(link);
@@ -319,7 +319,7 @@ fn a_cancel_is_never_lost_and_waits_for_nothing() {
         assert_eq!((info.nodes, info.nodes_standby), (0, 0), "the server knows it, too");
         // The calls of a store are unaffected.
         thread::scope(|scope| {
-            let store = Store::over(Arc::new(NativeStore::new(&link.client)));
+            let store = Store::over(Arc::new(link.client.clone()));
             let waiting = scope.spawn(move || store.get_owned(b"k", Timeout::After(SOON)));
             node.cancel();
             node.run_info().expect("a later call is as ever");
@@ -398,7 +398,7 @@ fn a_node_that_is_shut_down_while_it_joins_does_not_rejoin() {
             assert!(node.shutdown(), "it says goodbye");
             assert_cancelled(joining.join().expect("no panic"));
         });
-        assert!(lock(&node.link).is_none(), "no new session");
+        assert!(node.link.locked().is_none(), "no new session");
         assert_eq!(nodes_there(), 0);
     }
 }
@@ -424,7 +424,7 @@ fn a_goodbye_without_an_answer_can_be_cancelled() {
                 far.write_all(&capacity[..count]).ok();
             }
         });
-        let client = || lock(&node.link).as_ref().map(|link| link.client.clone());
+        let client = || node.link.locked().as_ref().map(|link| link.client.clone());
         let mut capacity = [0; 4096];
         while !client().is_some_and(|client| client.has_opened()) {
             let count = far_reader.read(&mut capacity).expect("it answers");
@@ -452,7 +452,7 @@ fn a_goodbye_without_an_answer_can_be_cancelled() {
 fn a_second_concurrent_join_is_refused_at_once() {
     let (_server, port, [external]) = server();
     let node = bare_node(port, "n", (1, 1), &[external]);
-    let joining = lock(&node.joining);
+    let joining = node.joining.locked();
     let error = node.next_rendezvous().expect_err("another thread joins");
     assert_eq!(error.to_string(), "this node is joining the rendezvous 'run' already, in another thread");
     drop(joining);
@@ -534,7 +534,7 @@ fn an_abandoned_node_is_missed_whatever_other_calls_are_in_progress() {
         threads.into_iter().for_each(|thread| thread.join().expect("no panic").expect("both"));
     });
     // Another thread holds the session at this moment.
-    let held = lock(&nodes[0].link);
+    let held = nodes[0].link.locked();
     nodes[0].abandon();
     drop(held);
     assert!(nodes[0].shutdown());

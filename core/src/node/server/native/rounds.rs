@@ -3,6 +3,7 @@
 
 use super::{Native, RequestId, ServerContext, millis};
 use crate::node::server::event::Event as ServerEvent;
+use crate::prelude::*;
 use crate::rendezvous::service::{
     CoolDown, Event, FastQuorum, Input, InputError, Join, JoinFailure, LastCall, Namespace, NodeName, Output,
     ParticipantId, RankOrder, Reason, Round, RunId, RunSettings, RunStatus,
@@ -13,10 +14,6 @@ use crate::store::op::Key;
 use crate::wire::native::{
     self, ClientFrame, Entry, Fault, FaultCode, List, Member, RankOrder as Order, ServerFrame, Terms, Why,
 };
-use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 
 /// Most members in one answer.
 const MEMBERS_MAX: usize = 4096;
@@ -504,7 +501,6 @@ fn failure_of(failure: &JoinFailure) -> Refusal {
 }
 
 /// Returns the reason on the wire for the end of a round.
-#[must_use]
 pub const fn why_over(reason: Reason) -> Why {
     match reason {
         Reason::Closed => Why::Closed,

@@ -4,14 +4,13 @@ use super::waiting::{Awaited, Pending};
 use super::{Native, RequestId, ServerContext, millis};
 use crate::ids::WaiterId;
 use crate::node::server::event::CloseReason;
+use crate::prelude::*;
 use crate::session::table::SessionId;
 use crate::store::engine::{Answer, ApplyError, Engine, PrefixRemoved, Stale, ValueRef};
 use crate::store::op::{Key, Keys, Request};
 use crate::wire::native::{Batched, ClientFrame, Fault, FaultCode, Found, List, Message, ServerFrame};
 use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
-use alloc::string::String;
-use alloc::vec::Vec;
 use core::fmt::Write as _;
 
 /// Most keys that an error names.
@@ -142,36 +141,8 @@ impl Native {
                 let removed = context.engine.delete_prefix(&whole(prefix));
                 return removed.map(Outcome::Removed).map_err(|error| fault_of(&error));
             }
-            // None of these is a store request that never waits.
-            ClientFrame::Hello { .. }
-            | ClientFrame::Heartbeat { .. }
-            | ClientFrame::Acknowledge {}
-            | ClientFrame::Bye {}
-            | ClientFrame::Cancel { .. }
-            | ClientFrame::Get { .. }
-            | ClientFrame::Wait { .. }
-            | ClientFrame::MultiGet { .. }
-            | ClientFrame::QueuePop { .. }
-            | ClientFrame::ListKeys { .. }
-            | ClientFrame::Txn { .. }
-            | ClientFrame::Batch { .. }
-            | ClientFrame::WatchKey { .. }
-            | ClientFrame::WatchPrefix { .. }
-            | ClientFrame::LeaseGrant { .. }
-            | ClientFrame::LeaseAttach { .. }
-            | ClientFrame::LeaseRenew { .. }
-            | ClientFrame::LeaseRevoke { .. }
-            | ClientFrame::Barrier { .. }
-            | ClientFrame::BarrierCancel { .. }
-            | ClientFrame::Join { .. }
-            | ClientFrame::Standby { .. }
-            | ClientFrame::Leave { .. }
-            | ClientFrame::Close { .. }
-            | ClientFrame::Members { .. }
-            | ClientFrame::RunInfo { .. }
-            | ClientFrame::Fail { .. } => {
-                return Err(Fault::new(FaultCode::UnknownRequest, frame.kind().into(), 0));
-            }
+            // Any other is not a store request that never waits.
+            _ => return Err(Fault::new(FaultCode::UnknownRequest, frame.kind().into(), 0)),
         };
         // None of these requests waits, so the waiter's index is never used.
         let applied = context.engine.apply(WaiterId::Request(u32::MAX), &request);

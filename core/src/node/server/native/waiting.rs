@@ -3,11 +3,10 @@
 use super::RequestId;
 use crate::limits::WAIT_COST_BYTES;
 use crate::ordered::{Index, Set};
+use crate::prelude::*;
 use crate::session::table::SessionId;
 use crate::store::op::Keys;
-use crate::time::Instant;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use slab::Slab;
 
 /// What a request waits for. Its keys are stored as they are encoded in a frame.

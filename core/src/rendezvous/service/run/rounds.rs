@@ -2,15 +2,13 @@
 
 use super::{Counts, Effects, Member, Run};
 use crate::ordered::Named;
+use crate::prelude::*;
 use crate::rendezvous::service::ParticipantId;
 use crate::rendezvous::service::event::{Event, JoinFailure, NAMES_MAX, Output, Shortfall};
 use crate::rendezvous::service::policy::{self, Action, Candidate, RankOrder, Reason, View, decide};
 use crate::rendezvous::service::round::{MemberState, RoundMember, RoundRecord};
 use crate::rendezvous::service::state::{NodeState, NodeStateEvent, Phase, PhaseEvent};
-use crate::time::{Duration, Instant};
 use crate::wire::native::Why;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 impl Run {
     /// Returns the state on which the next decision depends; `None`: the run has no nodes.

@@ -272,7 +272,7 @@ fn a_transaction_does_all_or_nothing_and_wakes_the_waiters() {
         Write::Add { key: key("/n"), delta: 2 },
         Write::Append { key: key("/n"), value: b"0" },
         Write::Add { key: key("/n"), delta: 1 },
-        Write::DeletePrefix { prefix: b"/p/" },
+        Write::DeletePrefix { prefix: Key::raw(b"/p/") },
     ];
     let otherwise = [Write::Set { key: key("/else"), value: b"" }];
     let condition = [compare("/a", Condition::Revision(1))];
@@ -317,7 +317,7 @@ fn a_transaction_that_cannot_be_done_changes_nothing() {
             Write::Append { key: key("/text"), value: b"x" },
             add("/text"),
         ],
-        &[Write::DeletePrefix { prefix: b"/p/" }, add("/p/text"), add("/text")],
+        &[Write::DeletePrefix { prefix: Key::raw(b"/p/") }, add("/p/text"), add("/text")],
     ] {
         // The key is that of the last write, which finds no number.
         let Some(Write::Add { key, .. }) = refused.last() else { panic!("{refused:?}") };
@@ -326,7 +326,7 @@ fn a_transaction_that_cannot_be_done_changes_nothing() {
     let too_long = [Write::Set { key: key("/long"), value: &[0; 900] }];
     assert_eq!(attempt(&mut engine, &too_long), Err((ApplyError::Full(1000), None)));
     let fine = [
-        Write::DeletePrefix { prefix: b"/p/" },
+        Write::DeletePrefix { prefix: Key::raw(b"/p/") },
         add("/p/text"),
         Write::Delete { key: key("/text") },
         add("/text"),
@@ -410,7 +410,7 @@ fn behind_a_fence_nothing_changes_whatever_the_request() {
     let set_live = Write::Set { key: Key::raw(b"/r.4/a"), value: b"2" };
     for prefix in [&b"/r.3/"[..], b"/r.3/x"] {
         assert_eq!(engine.delete_prefix(prefix), Err(stale));
-        let writes = [set_live, Write::DeletePrefix { prefix }];
+        let writes = [set_live, Write::DeletePrefix { prefix: Key::raw(prefix) }];
         let refused = engine.txn([].into_iter(), writes.into_iter(), [].into_iter());
         assert_eq!(refused.map(|applied| applied.holds), Err((stale, Some(Key::raw(prefix)))));
     }
@@ -445,7 +445,7 @@ fn a_prefix_above_a_fence_takes_what_may_go_and_counts_what_stays() {
     assert_eq!(engine.delete_prefix(b"/r.3"), Ok(PrefixRemoved { removed: 0, left: 2 }));
     assert_eq!(engine.delete_prefix(b""), Ok(PrefixRemoved { removed: 2, left: 2 }));
     set(&mut engine, "/b", "1");
-    let writes = [Write::DeletePrefix { prefix: b"/" }];
+    let writes = [Write::DeletePrefix { prefix: Key::raw(b"/") }];
     let applied = engine.txn([].into_iter(), writes.into_iter(), [].into_iter());
     assert!(applied.expect("it takes what may go").holds);
     let (keys, _) = engine.page(b"", b"", 9);

@@ -12,15 +12,10 @@ use crate::driver::calls::locked::{HoldsObjects, Locked};
 use crate::driver::calls::{Payload, Received};
 use crate::intake::{InFlight, QuotaId};
 use alloc::collections::VecDeque;
-use alloc::format;
-use alloc::string::String;
-use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
+use alloc::sync::Weak;
 use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
-use rendezvous_core::time::Instant;
+use rendezvous_core::driver::prelude::*;
 use socket2::Socket;
-use std::collections::HashMap;
-use std::sync::Mutex;
 
 /// Maximum number of reads of one connection in one iteration.
 const READS_PER_ITERATION: usize = 8;
@@ -197,11 +192,11 @@ impl Conn {
         if readable && state.callee.is_held_up() {
             // Only the end of such a connection is watched for.
             state.callee.read_to_the_end();
-            self.shared.lock().unread.retain(|held| held.token != self.token);
+            self.shared.state.locked().unread.retain(|held| held.token != self.token);
         }
         if readable && state.callee.is_read() {
             if !self.may_read(&state) && state.callee.hold_up(now) {
-                self.shared.lock().unread.push(Arc::clone(self));
+                self.shared.state.locked().unread.push(Arc::clone(self));
             } else {
                 self.read(&mut state, now, scratch, &mut jobs);
             }
