@@ -13,9 +13,13 @@
 //     needed.
 //   - Bytes are a pointer and a length; NULL is fine where the length is 0. Text is UTF-8 with its length,
 //     without NUL unless said otherwise. What a call is given it reads before it returns, and does not keep.
-//   - Times are milliseconds in int64_t. There is no way to wait for ever.
+//   - Times are milliseconds in int64_t. There is no way to wait for ever, but for rdzv_agent_run: it runs
+//     until the job ends, or rdzv_agent_stop ends it.
 //   - const handles may be used by any number of threads at a time; others by one at a time. Any handle may
 //     move between threads. Nothing else may be under way on a handle when it is freed.
+//   - Inside a callback of an object, and inside code of the program that a call on the object runs, its
+//     `_free` is refused: it has no effect and is logged, and the object's next call returns
+//     RDZV_FREE_REFUSED. Free it again outside.
 //   - After RDZV_PANIC a handle is poisoned: every further call on it returns RDZV_POISONED; free it.
 //   - The first call adds a panic hook to the Rust runtime, so that a panic in the library prints nothing. A
 //     program with Rust code of its own that links librendezvous.a shares the runtime, and with it the hook,

@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 /// to a loop, and it runs once. Any thread may stop it, read its worker group and send signals to its
 /// workers.
 pub struct rdzv_agent {
-    pub(crate) poison: Poison,
+    pub(crate) state: HandleState,
     control: AgentControl,
     agent: LoopAgent,
     pub(crate) home: Arc<Home>,
@@ -46,7 +46,7 @@ impl rdzv_agent {
             Ok(agent) => Ok(agent),
             // The panic happened while the agent was driven, possibly by a loop.
             Err(TryLockError::Poisoned(_)) => {
-                self.poison.set();
+                self.state.poison();
                 Err(Fault::new(RDZV_POISONED, "the agent panicked; free it"))
             }
             Err(TryLockError::WouldBlock) => Err(Fault::new(
@@ -100,8 +100,16 @@ fn local_fault(error: &LocalError) -> Fault {
 }
 
 impl guard::Handle for rdzv_agent {
-    fn poison(&self) -> &Poison {
-        &self.poison
+    fn state(&self) -> &HandleState {
+        &self.state
+    }
+
+    fn warn_free_refused(&self, function: &str) {
+        self.home.warn_free_refused(function);
+    }
+
+    fn is_calling_back(&self) -> bool {
+        false
     }
 
     fn refuse_sink(&self) -> Result<(), Fault> {
@@ -132,9 +140,9 @@ pub(crate) fn new_agent(
         watchdog,
     };
     let agent = Agent::new(options, Arc::clone(handler), workers)?;
-    let (poison, control) = (Poison::default(), agent.control());
+    let (state, control) = (HandleState::default(), agent.control());
     let (agent, result) = (Arc::new(Mutex::new(agent)), OnceLock::new());
-    Ok(boxed(rdzv_agent { poison, control, agent, home, facts, result }))
+    Ok(boxed(rdzv_agent { state, control, agent, home, facts, result }))
 }
 
 /// Creates an agent for the workers that `options` describe. It meets other agents through `handler`,
@@ -185,7 +193,7 @@ pub unsafe extern "C" fn rdzv_agent_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_agent_free(agent: *mut rdzv_agent) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(agent) };
+    unsafe { guard::free_handle(agent, "rdzv_agent_free") };
 }
 
 /// Runs the agent to its end on the calling thread: it joins the rendezvous, starts and monitors the

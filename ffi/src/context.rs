@@ -2,7 +2,7 @@
 
 use crate::argument::invalid;
 use crate::fault::{Fault, c_string, rdzv_error};
-use crate::guard::{self, Poison, boxed};
+use crate::guard::{self, HandleState, boxed};
 use crate::rpc_slot::RpcSlot;
 use crate::sized::{self, growing};
 use crate::status::{RDZV_EXHAUSTED, RDZV_REENTRANT, rdzv_status};
@@ -68,10 +68,10 @@ growing!(rdzv_log_sink: 32);
 /// before them.
 #[derive(Debug)]
 pub struct rdzv_context {
-    poison: Poison,
+    state: HandleState,
     pub(crate) home: Arc<Home>,
 }
-guard::handle!(rdzv_context, home);
+guard::handle!(rdzv_context, home, |context: &Self| context.home.refuse_sink().is_err());
 
 /// Shared state of a context for handles from which others are created: handlers, agents, RPC workers,
 /// loops.
@@ -155,6 +155,11 @@ impl Home {
         self.rendezvous.get_or_init(Arc::default)
     }
 
+    /// Logs that an object was not freed, see [`ContextShared::warn_free_refused`].
+    pub(crate) fn warn_free_refused(&self, function: &str) {
+        self.shared.warn_free_refused(function);
+    }
+
     /// Refuses a call made by the sink of this context, see [`ContextShared::refuse_sink`].
     pub(crate) fn refuse_sink(&self) -> Result<(), Fault> {
         self.shared.refuse_sink()
@@ -221,7 +226,7 @@ pub(crate) unsafe fn shared(context: *const rdzv_context) -> Result<Arc<ContextS
 /// process is aborted if it is out of memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_context_new() -> *mut rdzv_context {
-    let context = || boxed(rdzv_context { poison: Poison::default(), home: Arc::default() });
+    let context = || boxed(rdzv_context { state: HandleState::default(), home: Arc::default() });
     guard::quiet(std::ptr::null_mut(), context)
 }
 
@@ -229,14 +234,8 @@ pub extern "C" fn rdzv_context_new() -> *mut rdzv_context {
 /// with the context is freed. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_context_free(context: *mut rdzv_context) {
-    guard::quiet((), || {
-        // SAFETY: NULL or valid, as the header requires; the sink of a context does not own it.
-        let may_go = unsafe { context.as_ref() }.is_some_and(|context| context.home.refuse_sink().is_ok());
-        if may_go {
-            // SAFETY: the library boxed it, and the caller gives it up.
-            drop(unsafe { Box::from_raw(context) });
-        }
-    });
+    // SAFETY: NULL or valid, as the header requires.
+    unsafe { guard::free_handle(context, "rdzv_context_free") };
 }
 
 /// Sends the log lines of this context's handles to `sink`, which is copied. A context accepts one sink,

@@ -17,7 +17,7 @@ pub unsafe extern "C" fn rdzv_fault_panic(
     // NULL is allowed here.
     // SAFETY: NULL or a live server, as promised.
     unsafe {
-        guard::call_on(server.as_ref().map(|server| &server.poison), error, &mut || {
+        guard::call_on(server.as_ref().map(|server| &server.state), error, &mut || {
             panic!("provoked in a call")
         })
     }

@@ -6,24 +6,75 @@
 use crate::argument::reference;
 use crate::fault::{Fault, rdzv_error};
 use crate::sized::{Output, out_pointer};
-use crate::status::{RDZV_OK, RDZV_PANIC, RDZV_POISONED, rdzv_status};
+use crate::status::{RDZV_FREE_REFUSED, RDZV_OK, RDZV_PANIC, RDZV_POISONED, rdzv_status};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Flag of a handle that is set once a call on it has panicked.
+/// State of a handle that its calls share.
 #[derive(Debug, Default)]
-pub(crate) struct Poison(AtomicBool);
+pub(crate) struct HandleState {
+    /// True once a call on the handle has panicked.
+    is_poisoned: AtomicBool,
+    /// Number of calls in progress, on all threads.
+    calls: AtomicUsize,
+    /// True after a free was refused, until the next call.
+    free_was_refused: AtomicBool,
+}
 
-impl Poison {
-    fn is_set(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+/// Call in progress on a handle.
+struct Calling<'a>(&'a AtomicUsize);
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl HandleState {
+    pub(crate) fn poison(&self) {
+        self.is_poisoned.store(true, Ordering::Release);
     }
 
-    pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::Release);
+    fn begin_call(&self) -> Calling<'_> {
+        self.calls.fetch_add(1, Ordering::AcqRel);
+        Calling(&self.calls)
+    }
+
+    /// Begins the last call, which frees the handle, so that what its destructor calls back cannot free it once more.
+    /// Returns false while another call is in progress.
+    fn end(&self) -> bool {
+        self.calls.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Refuses to free the handle: its next call fails.
+    pub(crate) fn refuse_free(&self) {
+        self.free_was_refused.store(true, Ordering::Release);
+    }
+
+    /// Returns true if a free was refused since the last call.
+    pub(crate) fn free_was_refused(&self) -> bool {
+        self.free_was_refused.load(Ordering::Acquire)
+    }
+
+    /// Checks whether a call may begin.
+    ///
+    /// # Errors
+    ///
+    /// The handle is poisoned, or a free was refused since the last call.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        if self.is_poisoned.load(Ordering::Acquire) {
+            return Err(Fault::new(RDZV_POISONED, "an earlier call on this handle panicked; free it"));
+        }
+        if self.free_was_refused() {
+            self.free_was_refused.store(false, Ordering::Release);
+            let message =
+                "this handle was freed inside one of its own callbacks, which had no effect; free it outside";
+            return Err(Fault::new(RDZV_FREE_REFUSED, message));
+        }
+        Ok(())
     }
 }
 
@@ -109,23 +160,40 @@ pub(crate) trait Target: 'static {
 
 /// Handle that any number of threads may use. A panic poisons it, and the log sink of its context may not use it.
 pub(crate) trait Handle: 'static {
-    fn poison(&self) -> &Poison;
+    fn state(&self) -> &HandleState;
 
     /// Refuses a call of the context's log sink, see [`crate::context::ContextShared::refuse_sink`].
     fn refuse_sink(&self) -> Result<(), Fault>;
+
+    /// Logs that a free by this function was refused.
+    fn warn_free_refused(&self, function: &str);
+
+    /// Returns true inside a callback that a thread of the library runs while no call of the program on the handle is in
+    /// progress.
+    fn is_calling_back(&self) -> bool;
 }
 
-/// Makes a type with a field `poison` a [`Handle`], of the context in another field if it has one.
+/// Makes a type with a field `state` a [`Handle`], of the context in another field if it has one. A function may say
+/// whether it is calling back.
 macro_rules! handle {
-    ($handle:ident $(, $context:ident)?) => {
+    ($handle:ident $(, $context:ident $(, $is_calling_back:expr)?)?) => {
         impl $crate::guard::Handle for $handle {
-            fn poison(&self) -> &$crate::guard::Poison {
-                &self.poison
+            fn state(&self) -> &$crate::guard::HandleState {
+                &self.state
             }
 
             fn refuse_sink(&self) -> Result<(), $crate::fault::Fault> {
                 $(self.$context.refuse_sink()?;)?
                 Ok(())
+            }
+
+            fn warn_free_refused(&self, _function: &str) {
+                $(self.$context.warn_free_refused(_function);)?
+            }
+
+            fn is_calling_back(&self) -> bool {
+                $($(if $is_calling_back(self) { return true; })?)?
+                false
             }
         }
     };
@@ -143,7 +211,7 @@ impl<H: Handle> Target for H {
     ) -> rdzv_status {
         // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
         unsafe {
-            call_on(target.as_ref().map(H::poison), error, &mut || {
+            call_on(target.as_ref().map(H::state), error, &mut || {
                 let handle = reference(target, name)?;
                 handle.refuse_sink()?;
                 body(handle)
@@ -188,24 +256,20 @@ pub(crate) unsafe fn enter_with_output<T: Target, R: Output>(
 
 /// Runs the body of a function. If it panics, the handle that it works on is poisoned; calls on a poisoned handle fail.
 pub(crate) unsafe fn call_on(
-    poison: Option<&Poison>,
+    state: Option<&HandleState>,
     error: *mut *mut rdzv_error,
     body: &mut dyn FnMut() -> Result<(), Fault>,
 ) -> rdzv_status {
-    let fault = if poison.is_some_and(Poison::is_set) {
-        Fault::new(RDZV_POISONED, "an earlier call on this handle panicked; free it")
-    } else {
-        let mut result = Ok(());
-        match (caught(&mut || result = body()), result) {
-            (Err(panic), _) => Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {panic}")),
-            (Ok(()), Err(fault)) => fault,
-            (Ok(()), Ok(())) => return RDZV_OK,
-        }
-    };
-    let status = fault.status;
-    if let (Some(poison), RDZV_PANIC) = (poison, status) {
-        poison.set();
+    let _calling = state.map(HandleState::begin_call);
+    let mut result = state.map_or(Ok(()), HandleState::check);
+    if result.is_ok()
+        && let Err(panic) = caught(&mut || result = body())
+    {
+        state.map(HandleState::poison);
+        result = Err(Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {panic}")));
     }
+    let Err(fault) = result else { return RDZV_OK };
+    let status = fault.status;
     if !error.is_null() {
         // SAFETY: the caller promises that a non-NULL `error` can be written.
         unsafe { error.write(Box::into_raw(Box::new(rdzv_error::new(fault)))) };
@@ -232,14 +296,37 @@ pub(crate) fn boxed<T>(handle: T) -> *mut T {
     Box::into_raw(Box::new(handle))
 }
 
-/// Frees a handle; NULL is ignored.
-pub(crate) unsafe fn free<T>(handle: *mut T) {
+/// Frees what the library has boxed, unless `refuse` returns true; NULL is ignored.
+pub(crate) unsafe fn free_unless<T>(object: *mut T, refuse: impl Fn(&T) -> bool) {
     quiet((), || {
-        if !handle.is_null() {
-            // SAFETY: the caller of the C function owns the handle, which this library boxed, and gives it up.
-            drop(unsafe { Box::from_raw(handle) });
+        // SAFETY: NULL or live, as the header requires.
+        if unsafe { object.as_ref() }.is_some_and(|object| !refuse(object)) {
+            // SAFETY: the caller of the C function owns the object and gives it up.
+            drop(unsafe { Box::from_raw(object) });
         }
     });
+}
+
+/// Frees what has no calls in progress; NULL is ignored.
+pub(crate) unsafe fn free<T>(object: *mut T) {
+    // SAFETY: passed on unchanged.
+    unsafe { free_unless(object, |_| false) };
+}
+
+/// Frees a handle, unless a call on it or a callback of its object is in progress; NULL is ignored.
+pub(crate) unsafe fn free_handle<H: Handle>(handle: *mut H, function: &str) {
+    // SAFETY: passed on unchanged.
+    unsafe {
+        free_unless(handle, |handle| {
+            let state = handle.state();
+            let is_refused = handle.is_calling_back() || !state.end();
+            if is_refused {
+                state.refuse_free();
+                handle.warn_free_refused(function);
+            }
+            is_refused
+        });
+    }
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {
@@ -255,16 +342,16 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_a_status_and_poisons_the_handle() {
-        let poison = Poison::default();
+        let state = HandleState::default();
         let mut error = null_mut();
         // SAFETY: `error` is a live variable.
-        let status = unsafe { call_on(Some(&poison), &raw mut error, &mut || panic!("provoked")) };
+        let status = unsafe { call_on(Some(&state), &raw mut error, &mut || panic!("provoked")) };
         assert_eq!(status, RDZV_PANIC);
         // SAFETY: the call has written `error`.
         unsafe {
             assert_eq!(rdzv_error_status(error), RDZV_PANIC);
             rdzv_error_free(error);
-            assert_eq!(call_on(Some(&poison), null_mut(), &mut || Ok(())), RDZV_POISONED);
+            assert_eq!(call_on(Some(&state), null_mut(), &mut || Ok(())), RDZV_POISONED);
         }
         assert_eq!(quiet(7, || panic!("provoked")), 7);
     }

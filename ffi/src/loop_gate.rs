@@ -7,7 +7,6 @@ use crate::op::OpCell;
 use crate::prelude::*;
 use rendezvous_core::driver::loop_client::{Loop, MemberId};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
@@ -78,17 +77,14 @@ impl Drop for rdzv_loop {
 /// State of a loop that is checked before anything else in the loop is touched.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    pub(crate) poison: Poison,
+    pub(crate) state: HandleState,
     fd: i32,
     user: Mutex<Option<ThreadId>>,
-    /// True after user code tried to free the loop inside a call on it, until the next call.
-    free_was_refused: AtomicBool,
 }
 
 impl Gate {
     fn new(fd: i32) -> Arc<Self> {
-        let (poison, user, free_was_refused) = Default::default();
-        Arc::new(Self { poison, fd, user, free_was_refused })
+        Arc::new(Self { state: HandleState::default(), fd, user: Mutex::default() })
     }
 
     fn user(&self) -> MutexGuard<'_, Option<ThreadId>> {
@@ -133,17 +129,13 @@ impl guard::Target for rdzv_loop {
         // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
         unsafe {
             let gate = gate_of(event_loop);
-            guard::call_on(gate.as_deref().map(|gate| &gate.poison), error, &mut || {
+            guard::call_on(gate.as_deref().map(|gate| &gate.state), error, &mut || {
                 let Some(gate) = &gate else { return Err(is_null(name)) };
                 let Some(_inside) = gate.enter() else {
                     let message =
                         "the event loop is in use, by another thread or by a caller of this function";
                     return Err(Fault::new(RDZV_REENTRANT, message));
                 };
-                if gate.free_was_refused.swap(false, Ordering::AcqRel) {
-                    let message = "rdzv_loop_free was called inside a call on the loop and had no effect";
-                    return Err(Fault::new(RDZV_FREE_REFUSED, message));
-                }
                 let this = reference_mut(event_loop.cast_mut(), name)?;
                 this.home.refuse_sink()?;
                 body(this)
@@ -199,9 +191,9 @@ pub(crate) unsafe fn free(event_loop: *mut rdzv_loop) {
         // SAFETY: the program gives the loop up, and no thread can enter it any more.
         Some(_inside) => drop(unsafe { Box::from_raw(event_loop) }),
         None => {
-            gate.free_was_refused.store(true, Ordering::Release);
+            gate.state.refuse_free();
             // SAFETY: the loop is live, and its current user does not replace the context.
-            unsafe { (*event_loop).home.shared().warn_free_refused("rdzv_loop_free") };
+            unsafe { (*event_loop).home.warn_free_refused("rdzv_loop_free") };
         }
     }
 }

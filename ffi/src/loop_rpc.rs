@@ -183,6 +183,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_call(
         body.prepare(OpKind::Call, &[])?;
         let callee = spec.callee;
         let call = this.stores.rpc_call(id, spec);
+        cell.warn_if_free_was_refused(this.home.shared());
         let call = call.map_err(|error| naming(ask_fault(&error), callee))?;
         body.submitted(call);
         this.ops.insert(call.0, (id, Arc::clone(cell)));

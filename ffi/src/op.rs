@@ -35,6 +35,8 @@ pub(crate) struct OpCell {
     /// Handle of the program; NULL once it was freed.
     handle: AtomicPtr<rdzv_op>,
     body: Mutex<OpBody>,
+    /// Says whether a free was refused.
+    state: HandleState,
 }
 
 // SAFETY: the library does not follow `user_data`, and the rest is synchronized.
@@ -342,12 +344,30 @@ impl OpCell {
 
     /// Locks the operation even while it is under way.
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, OpBody>, Fault> {
-        self.body.try_lock().map_err(|error| match error {
+        let body = self.body.try_lock().map_err(|error| match error {
             TryLockError::Poisoned(_) => {
                 Fault::new(RDZV_POISONED, "an earlier call on this operation panicked; free it")
             }
             TryLockError::WouldBlock => Fault::new(RDZV_REENTRANT, "the operation is in use by another call"),
-        })
+        })?;
+        self.state.check()?;
+        Ok(body)
+    }
+
+    /// Refuses to free the operation while a call uses it.
+    fn refuse_free(&self) -> bool {
+        let is_in_use = matches!(self.body.try_lock(), Err(TryLockError::WouldBlock));
+        if is_in_use {
+            self.state.refuse_free();
+        }
+        is_in_use
+    }
+
+    /// Logs that the operation was not freed, if it was tried while this call used it: an operation has no context.
+    pub(crate) fn warn_if_free_was_refused(&self, shared: &ContextShared) {
+        if self.state.free_was_refused() {
+            shared.warn_free_refused("rdzv_op_free");
+        }
     }
 
     /// Locks the operation for its event loop. A use by another thread fails at once, since it is under
@@ -391,20 +411,20 @@ impl guard::Target for rdzv_op {
 #[unsafe(no_mangle)]
 pub extern "C" fn rdzv_op_new(user_data: *mut c_void) -> *mut rdzv_op {
     guard::quiet(null_mut(), || {
-        let (handle, body) = (AtomicPtr::default(), Mutex::default());
-        let cell = Arc::new(OpCell { user_data, handle, body });
+        let (handle, body, state) = Default::default();
+        let cell = Arc::new(OpCell { user_data, handle, body, state });
         let op = boxed(rdzv_op { cell: Arc::clone(&cell) });
         cell.handle.store(op, Ordering::Release);
         op
     })
 }
 
-/// Frees an operation. If it is under way in an event loop, it goes on, but no event of it follows. It
-/// must not be in use by another thread. NULL is ignored.
+/// Frees an operation. If it is under way in an event loop, it goes on, but no event of it follows. NULL
+/// is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_free(op: *mut rdzv_op) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(op) };
+    unsafe { guard::free_unless(op, |op| op.cell.refuse_free()) };
 }
 
 /// Writes the result of an operation that is over, or of a watch that has begun, to `*result`, whose

@@ -26,10 +26,15 @@ pub unsafe extern "C" fn rdzv_store_perform(
     // The result says so, too, if there is no store.
     // SAFETY: the pointers are NULL or valid as the header requires; NULL is refused.
     unsafe {
-        guard::call_on(store.as_ref().map(|store| &store.poison), error, &mut || {
-            let mut body = reference(op, "op")?.cell.enter()?;
+        guard::call_on(store.as_ref().map(|store| &store.state), error, &mut || {
+            let cell = &reference(op, "op")?.cell;
+            let mut body = cell.enter()?;
             body.begin();
-            let answer = reference(store, "store").and_then(|store| perform(store, &mut body, timeout_ms));
+            let answer = reference(store, "store").and_then(|store| {
+                let answer = perform(store, &mut body, timeout_ms);
+                cell.warn_if_free_was_refused(&store.shared);
+                answer
+            });
             body.end(answer)
         })
     }

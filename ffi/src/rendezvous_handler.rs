@@ -15,7 +15,7 @@ use std::fmt;
 /// and any thread may cancel the waiting calls of the others. Each call ends by the deadline that the
 /// backend sets for it.
 pub struct rdzv_rendezvous_handler {
-    poison: Poison,
+    state: HandleState,
     pub(crate) handler: Arc<dyn RendezvousHandler>,
     home: Arc<Home>,
 }
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
         let home = home(context)?;
         let parameters = rendezvous_parameters::parsed(parameters)?;
         let handler = Arc::from(home.rendezvous().create_handler(&parameters)?);
-        Ok(boxed(rdzv_rendezvous_handler { poison: Poison::default(), handler, home }))
+        Ok(boxed(rdzv_rendezvous_handler { state: HandleState::default(), handler, home }))
     })
 }
 
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_free(handler: *mut rdzv_rendezvous_handler) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(handler) };
+    unsafe { guard::free_handle(handler, "rdzv_rendezvous_handler_free") };
 }
 
 /// Returns the name of the handler's backend and writes its length to `*len` unless `len` is NULL. The

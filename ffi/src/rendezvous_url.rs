@@ -68,7 +68,7 @@ unsafe fn parsed(options: *const rdzv_rendezvous_url_options) -> Result<UrlOptio
 
 /// Rendezvous by URL. One thread at a time, except for `rdzv_rendezvous_url_cancel`.
 pub struct rdzv_rendezvous_url {
-    poison: Poison,
+    state: HandleState,
     rendezvous: Mutex<Box<dyn UrlRendezvous>>,
     canceller: Canceller,
     home: Arc<Home>,
@@ -119,8 +119,8 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_new(
         let canceller = Canceller::default();
         let options = UrlOptions { canceller: canceller.clone(), ..parsed(options)? };
         let rendezvous = Mutex::new(home.rendezvous().rendezvous(url, options)?);
-        let poison = Poison::default();
-        Ok(boxed(rdzv_rendezvous_url { poison, rendezvous, canceller, home }))
+        let state = HandleState::default();
+        Ok(boxed(rdzv_rendezvous_url { state, rendezvous, canceller, home }))
     })
 }
 
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_free(rendezvous: *mut rdzv_rendezvous_url) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(rendezvous) };
+    unsafe { guard::free_handle(rendezvous, "rdzv_rendezvous_url_free") };
 }
 
 /// Waits for the other ranks. The built-in schemes support one call; a second one returns

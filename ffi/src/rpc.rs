@@ -70,14 +70,14 @@ growing!(rdzv_rpc_info: 48);
 
 /// Worker of an RPC group. Several threads may use it at the same time.
 pub struct rdzv_rpc {
-    pub(crate) poison: Poison,
+    pub(crate) state: HandleState,
     pub(crate) agent: Arc<dyn RpcWorker>,
     pub(crate) home: Arc<Home>,
     /// Cancels waiting calls from another thread.
     pub(crate) token: CancelToken,
     pub(crate) end: HandleEnd,
 }
-guard::handle!(rdzv_rpc, home);
+guard::handle!(rdzv_rpc, home, |rpc: &Self| rpc.end == HandleEnd::EndsWorker && rpc.agent.is_calling_back());
 
 /// Effect on the worker when its handle is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl rdzv_rpc {
         token: CancelToken,
         end: HandleEnd,
     ) -> Self {
-        Self { poison: Poison::default(), agent, home, token, end }
+        Self { state: HandleState::default(), agent, home, token, end }
     }
 
     fn tcp(&self, what: &str) -> Result<&RpcAgent, Fault> {
@@ -282,14 +282,12 @@ pub unsafe extern "C" fn rdzv_rpc_new(
 }
 
 /// Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be in
-/// progress, except for futures, which fail. A handler or callback of the worker may call this; the
-/// worker's threads then end when that handler or callback has returned. Otherwise the call waits up to
-/// 30 s for running pooled handlers, and no further handler starts. Only `destroy` guarantees that a
-/// handler is no longer in use. NULL is ignored.
+/// progress, except for futures, which fail. The call waits up to 30 s for running pooled handlers, and no
+/// further handler starts. Only `destroy` guarantees that a handler is no longer in use. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_free(rpc: *mut rdzv_rpc) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(rpc) };
+    unsafe { guard::free_handle(rpc, "rdzv_rpc_free") };
 }
 
 /// Ends the worker; `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. The worker has ended when this

@@ -32,7 +32,7 @@ unsafe fn call_on(
 /// Call in progress. Any thread may use it.
 #[derive(Debug)]
 pub struct rdzv_rpc_future {
-    pub(crate) poison: Poison,
+    pub(crate) state: HandleState,
     call: PendingCall,
 }
 guard::handle!(rdzv_rpc_future);
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn rdzv_rpc_future_new(
         call_on(rpc, call, error, |of, spec| {
             let out = out_pointer(out, "out")?;
             let call = of.agent.start_call(spec)?;
-            out.put(boxed(rdzv_rpc_future { poison: Poison::default(), call }));
+            out.put(boxed(rdzv_rpc_future { state: HandleState::default(), call }));
             Ok(())
         })
     }
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn rdzv_rpc_future_new(
 
 /// Calls a worker and reports the outcome to `done` once: the response, or a status and an error, which
 /// `done` borrows. `done` runs on a library thread or on the calling thread; it must not block or throw.
-/// It may free the worker; shutting the worker down or waiting for a call returns `RDZV_REENTRANT` there.
+/// Shutting the worker down or waiting for a call returns `RDZV_REENTRANT` there.
 ///
 /// Errors: those of `rdzv_rpc_call` that are known at once; `done` is then not called.
 #[unsafe(no_mangle)]
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn rdzv_rpc_notify(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_future_free(future: *mut rdzv_rpc_future) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(future) };
+    unsafe { guard::free_handle(future, "rdzv_rpc_future_free") };
 }
 
 /// Waits up to `timeout_ms` (0: poll once; -1: as long as the call may take) for the call to end.

@@ -353,10 +353,10 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_free(handlers: *mut rdzv_rpc_handlers
 /// `rdzv_loop_rpc_new`, `RDZV_RPC_LOOP`: then `handle` and `destroy` are NULL, and requests are events
 /// of the loop. Otherwise several library threads may call `handle` at the same time; it must not throw.
 /// It owns the responder, and may respond later, with the bytes that it took (`rdzv_rpc_request_take`).
-/// It may free its worker, but shutting the worker down returns `RDZV_REENTRANT` there, and so does
-/// waiting for a call in an inline handler. On success the library owns `user_data` until it calls
-/// `destroy` (which may be NULL), once all handles and workers that have the handler have been freed. On
-/// failure the caller keeps `user_data`.
+/// Shutting its worker down returns `RDZV_REENTRANT` there, and so does waiting for a call in an inline
+/// handler. On success the library owns `user_data` until it calls `destroy` (which may be NULL), once
+/// all handles and workers that have the handler have been freed. On failure the caller keeps
+/// `user_data`.
 ///
 /// Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins
 /// with `rdzv/`).

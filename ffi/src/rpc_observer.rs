@@ -41,7 +41,7 @@ growing!(rdzv_rpc_observation: 16);
 /// and the group does not know of it. Any thread may use it.
 #[derive(Debug)]
 pub struct rdzv_rpc_observer {
-    poison: Poison,
+    state: HandleState,
     observer: GroupObserver,
     shared: Arc<ContextShared>,
     /// Cancels waiting calls from another thread.
@@ -65,8 +65,8 @@ pub unsafe extern "C" fn rdzv_rpc_observer_new(
 ) -> rdzv_status {
     guard::on!(error, store, out, |store| {
         let observer = GroupObserver::start(&store.store, ObserverOptions::default())?;
-        let (poison, shared) = (Poison::default(), Arc::clone(&store.shared));
-        Ok(boxed(rdzv_rpc_observer { poison, observer, shared, token: token_or_none(token) }))
+        let (state, shared) = (HandleState::default(), Arc::clone(&store.shared));
+        Ok(boxed(rdzv_rpc_observer { state, observer, shared, token: token_or_none(token) }))
     })
 }
 
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn rdzv_rpc_observer_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_observer_free(observer: *mut rdzv_rpc_observer) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(observer) };
+    unsafe { guard::free_handle(observer, "rdzv_rpc_observer_free") };
 }
 
 /// Waits up to `timeout_ms` (0: poll once; -1: 300,000) for the next observation and fills

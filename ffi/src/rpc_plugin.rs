@@ -286,6 +286,10 @@ impl RpcWorker for AgentCode {
         reply.map(drop).map_err(|(status, message)| MembershipError::Foreign { status, message })
     }
 
+    fn is_calling_back(&self) -> bool {
+        is_inside(std::ptr::from_ref(self).addr())
+    }
+
     fn begin_call(&self, call: CallSpec<'_>, completion: OnResult) -> Result<Begun, GroupCallError> {
         let wanted = Wanted::new(CallKind::Responded);
         self.call(&call, Some((completion, wanted.clone())))?;

@@ -9,7 +9,7 @@ use rendezvous_core::node::server::{Event, Severity};
 /// Store server on a thread of its own. Any thread may use it. Freeing it stops it.
 #[derive(Debug)]
 pub struct rdzv_server {
-    pub(crate) poison: Poison,
+    pub(crate) state: HandleState,
     server: Server,
     address: CString,
     shared: Arc<ContextShared>,
@@ -103,7 +103,7 @@ pub(crate) fn start(
     let local = server.local_addr();
     shared.log(RDZV_LOG_INFO, c"server", || format!("listening on {local}"));
     let address = c_string(local.to_string());
-    Ok(boxed(rdzv_server { poison: Poison::default(), server, address, shared }))
+    Ok(boxed(rdzv_server { state: HandleState::default(), server, address, shared }))
 }
 
 /// True if the next reactor thread that has an event to log panics.
@@ -185,5 +185,5 @@ pub unsafe extern "C" fn rdzv_server_stop(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_free(server: *mut rdzv_server) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(server) };
+    unsafe { guard::free_handle(server, "rdzv_server_free") };
 }

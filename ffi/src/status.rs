@@ -105,7 +105,7 @@ pub const RDZV_RPC_MALFORMED: rdzv_status = 46;
 /// Another session joined the rendezvous under this node's name; this one must not rejoin. Each node
 /// needs a unique name.
 pub const RDZV_RENDEZVOUS_REPLACED: rdzv_status = 47;
-/// The object was freed inside a callback that it was running, which had no effect; free it again outside.
+/// The object was freed inside one of its own callbacks, which had no effect; free it again outside.
 pub const RDZV_FREE_REFUSED: rdzv_status = 48;
 
 /// Returns the short name of a status.

@@ -16,7 +16,7 @@ use rendezvous_core::error::{Cause, ErrorKind};
 /// `timeout_ms` is above 0, or 0 to try once, or -1 for the handle's default.
 #[derive(Debug)]
 pub struct rdzv_store {
-    pub(crate) poison: Poison,
+    pub(crate) state: HandleState,
     pub(crate) store: Arc<NodeStore>,
     peer: CString,
     pub(crate) shared: Arc<ContextShared>,
@@ -144,7 +144,7 @@ pub(crate) fn handle(store: Store, shared: Arc<ContextShared>) -> *mut rdzv_stor
 /// Creates a handle of a store whose server may live as long as the handle.
 pub(crate) fn node_handle(store: Arc<NodeStore>, shared: Arc<ContextShared>) -> *mut rdzv_store {
     let peer = c_string(store.peer());
-    boxed(rdzv_store { poison: Poison::default(), store, peer, shared })
+    boxed(rdzv_store { state: HandleState::default(), store, peer, shared })
 }
 
 /// Connects to the store that `options` names and retries until its connect timeout has passed. `context`
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn rdzv_store_clone(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_free(store: *mut rdzv_store) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(store) };
+    unsafe { guard::free_handle(store, "rdzv_store_free") };
 }
 
 /// Returns the name of the store in errors: `HOST:PORT` for a server, the path for a file. The string is

@@ -42,7 +42,7 @@ growing!(rdzv_change: 48);
 /// first.
 #[derive(Debug)]
 pub struct rdzv_watch {
-    poison: Poison,
+    state: HandleState,
     watch: Watch,
     default: Duration,
     shared: Arc<ContextShared>,
@@ -55,7 +55,7 @@ faults! { WatchError => watch_fault, }
 /// first.
 #[derive(Debug)]
 pub struct rdzv_lease {
-    poison: Poison,
+    state: HandleState,
     lease: Lease,
     default: Duration,
     shared: Arc<ContextShared>,
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn rdzv_watch_new(
         };
         let watch = watch.map_err(|error| of_keys(native_fault(&error), &body.keys()))?;
         let (default, shared) = (store.store.timeout(), Arc::clone(&store.shared));
-        Ok(boxed(rdzv_watch { poison: Poison::default(), watch, default, shared }))
+        Ok(boxed(rdzv_watch { state: HandleState::default(), watch, default, shared }))
     })
 }
 
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn rdzv_watch_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_watch_free(watch: *mut rdzv_watch) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(watch) };
+    unsafe { guard::free_handle(watch, "rdzv_watch_free") };
 }
 
 /// Returns the store's revision at the start of the watch; 0 for NULL.
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn rdzv_lease_new(
         let client = native(store, Operation::LeaseGrant)?;
         let lease = client.lease(zero_or_more_ms(ttl_ms, "ttl_ms")?, timeout(timeout_ms)?);
         let (lease, default, shared) = (lease?, store.store.timeout(), Arc::clone(&store.shared));
-        Ok(boxed(rdzv_lease { poison: Poison::default(), lease, default, shared }))
+        Ok(boxed(rdzv_lease { state: HandleState::default(), lease, default, shared }))
     })
 }
 
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn rdzv_lease_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_free(lease: *mut rdzv_lease) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::free(lease) };
+    unsafe { guard::free_handle(lease, "rdzv_lease_free") };
 }
 
 /// Returns the lease's number at the server; 0 for NULL.

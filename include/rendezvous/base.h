@@ -168,7 +168,7 @@ typedef int32_t rdzv_status;
 // needs a unique name.
 #define RDZV_RENDEZVOUS_REPLACED 47
 
-// The object was freed inside a callback that it was running, which had no effect; free it again outside.
+// The object was freed inside one of its own callbacks, which had no effect; free it again outside.
 #define RDZV_FREE_REFUSED 48
 
 // -----------------------------------------------------------------------------------------------------------

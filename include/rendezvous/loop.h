@@ -141,9 +141,7 @@ rdzv_status rdzv_loop_new(const rdzv_context *context, rdzv_loop **out, rdzv_err
 // created for the loop end abruptly. This call waits for them up to 5 s in total; workers that take
 // longer, for example because a handler is running, finish without the loop. A handler is certain not to
 // be called again only once its `destroy` was called. Must not be called in a forked child, because
-// workers and requests belong to the parent. While a call on the loop is in progress, freeing it is
-// refused: it has no effect and is logged, and the loop's next call returns `RDZV_FREE_REFUSED`. NULL is
-// ignored.
+// workers and requests belong to the parent. NULL is ignored.
 void rdzv_loop_free(rdzv_loop *event_loop);
 
 // Returns the descriptor that is readable when `rdzv_loop_poll` has work to do. It stays the same for

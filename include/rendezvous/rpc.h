@@ -220,10 +220,10 @@ void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);
 // `rdzv_loop_rpc_new`, `RDZV_RPC_LOOP`: then `handle` and `destroy` are NULL, and requests are events
 // of the loop. Otherwise several library threads may call `handle` at the same time; it must not throw.
 // It owns the responder, and may respond later, with the bytes that it took (`rdzv_rpc_request_take`).
-// It may free its worker, but shutting the worker down returns `RDZV_REENTRANT` there, and so does
-// waiting for a call in an inline handler. On success the library owns `user_data` until it calls
-// `destroy` (which may be NULL), once all handles and workers that have the handler have been freed. On
-// failure the caller keeps `user_data`.
+// Shutting its worker down returns `RDZV_REENTRANT` there, and so does waiting for a call in an inline
+// handler. On success the library owns `user_data` until it calls `destroy` (which may be NULL), once
+// all handles and workers that have the handler have been freed. On failure the caller keeps
+// `user_data`.
 //
 // Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins
 // with `rdzv/`).
@@ -394,10 +394,8 @@ rdzv_status rdzv_rpc_new(const rdzv_context *context, const uint8_t *name, size_
                          const rdzv_rpc_handlers *handlers, rdzv_rpc **out, rdzv_error **error);
 
 // Ends the worker abruptly, unless it was shut down, and frees it. No other call on it may be in
-// progress, except for futures, which fail. A handler or callback of the worker may call this; the
-// worker's threads then end when that handler or callback has returned. Otherwise the call waits up to
-// 30 s for running pooled handlers, and no further handler starts. Only `destroy` guarantees that a
-// handler is no longer in use. NULL is ignored.
+// progress, except for futures, which fail. The call waits up to 30 s for running pooled handlers, and no
+// further handler starts. Only `destroy` guarantees that a handler is no longer in use. NULL is ignored.
 void rdzv_rpc_free(rdzv_rpc *rpc);
 
 // Ends the worker; `how` is `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`. The worker has ended when this
@@ -543,7 +541,7 @@ rdzv_status rdzv_rpc_future_new(const rdzv_rpc *rpc, const rdzv_rpc_call_spec *c
 
 // Calls a worker and reports the outcome to `done` once: the response, or a status and an error, which
 // `done` borrows. `done` runs on a library thread or on the calling thread; it must not block or throw.
-// It may free the worker; shutting the worker down or waiting for a call returns `RDZV_REENTRANT` there.
+// Shutting the worker down or waiting for a call returns `RDZV_REENTRANT` there.
 //
 // Errors: those of `rdzv_rpc_call` that are known at once; `done` is then not called.
 rdzv_status rdzv_rpc_call_with(const rdzv_rpc *rpc, const rdzv_rpc_call_spec *call,

@@ -420,8 +420,8 @@ typedef struct rdzv_op rdzv_op;
 // of memory.
 rdzv_op *rdzv_op_new(void *user_data);
 
-// Frees an operation. If it is under way in an event loop, it goes on, but no event of it follows. It
-// must not be in use by another thread. NULL is ignored.
+// Frees an operation. If it is under way in an event loop, it goes on, but no event of it follows. NULL
+// is ignored.
 void rdzv_op_free(rdzv_op *op);
 
 // Writes the result of an operation that is over, or of a watch that has begun, to `*result`, whose

@@ -86,7 +86,7 @@ static void free_own(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_
   struct kept *kept = user_data;
   (void)request;
   rdzv_rpc_free(swap_rpc(kept, NULL));
-  rdzv_rpc_responder_free(responder);
+  OK(rdzv_rpc_responder_send(responder, TEXT("stays"), NULL, NULL, &error));
   count_up(kept, &kept->calls);
 }
 
@@ -101,29 +101,31 @@ static void free_when_done(void *user_data, rdzv_status status, const uint8_t *d
   count_up(kept, &kept->told);
 }
 
-void workers_are_freed_by_their_own_code(void) {
+void workers_are_not_freed_by_their_own_code(void) {
   struct kept kept = new_kept(), own = new_kept();
   struct pair pair = new_pair(&kept);
-  rdzv_rpc_free(pair.one);
-  pair.one = NULL;
-  const int32_t runs[] = {RDZV_RPC_INLINE, RDZV_RPC_POOLED};
+  OK(rdzv_rpc_add_handler(pair.one, TEXT("inline"), RDZV_RPC_INLINE, free_own, &own, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.one, TEXT("pooled"), RDZV_RPC_POOLED, free_own, &own, destroy, &error));
+  rdzv_buffer *answer = rdzv_buffer_new();
+  const char *const handlers[] = {"inline", "pooled"};
   for (int i = 0; i < 3; ++i) {
-    rdzv_rpc *one = join(pair.store, "one", 1, -1, NULL, NULL);
-    // On the thread that frees it, or when its threads have ended.
-    OK(rdzv_rpc_add_handler(one, TEXT("free"), runs[i % 2], free_own, &own, destroy, &error));
-    CHECK(swap_rpc(&own, one) == NULL);
-    rdzv_rpc_call_spec call = call_of("one", "free", "");
+    CHECK(swap_rpc(&own, pair.one) == NULL);
     if (i < 2) {
-      CHECK(rdzv_rpc_call(pair.two, &call, NULL, NULL) != RDZV_OK);
+      const rdzv_rpc_call_spec call = call_of("one", handlers[i], "");
+      OK(rdzv_rpc_call(pair.two, &call, answer, &error));
+      CHECK_BUFFER(answer, "stays");
       await_count(&own, &own.calls, i + 1);
     } else {
-      call = call_of("two", "who", "");
-      OK(rdzv_rpc_call_with(one, &call, free_when_done, &own, &error));
+      const rdzv_rpc_call_spec call = call_of("two", "who", "");
+      OK(rdzv_rpc_call_with(pair.one, &call, free_when_done, &own, &error));
       await_count(&own, &own.told, 1);
     }
-    await_count(&own, &own.destroyed, i + 1);
+    FAILS(RDZV_FREE_REFUSED, rdzv_rpc_shutdown(pair.one, RDZV_RPC_ABRUPT, &error));
   }
+  CHECK_NUMBER(own.destroyed, 0);
+  rdzv_buffer_free(answer);
   end_pair(&pair);
+  CHECK_NUMBER(own.destroyed, 1);
 }
 
 // One that is made in vain, and what it is made with.

@@ -152,7 +152,12 @@ void long_failure_texts_are_cut_with_a_mark(void);
 
 // rpc_ends.c
 void workers_are_not_shut_down_and_calls_not_awaited_by_their_own_code(void);
-void workers_are_freed_by_their_own_code(void);
+void workers_are_not_freed_by_their_own_code(void);
+
+// frees.c
+void stores_and_operations_are_not_freed_while_they_work(void);
+void agents_are_not_freed_by_their_listeners(void);
+void contexts_are_not_freed_by_their_sinks(void);
 void failures_of_groups_tell_who_where_and_when(void);
 void attempts_to_become_a_worker_are_cancelled(void);
 void workers_go_on_without_the_server_and_hear_of_it(void);

@@ -52,9 +52,9 @@ void work(const rdzv::rendezvous_info& info) {
 
 void by_url(char** message) {
     rdzv::url_options options;
-    options.rank = number(message[1]);
+    if (number(message[1]) >= 0) options.rank = number(message[1]);
     options.is_dynamic = std::string(message[2]) == "dynamic";
-    if (!options.is_dynamic) options.world_size = number(message[2]);
+    if (!options.is_dynamic && number(message[2]) >= 0) options.world_size = number(message[2]);
     options.timeout = patience;
     options.read_environment();
     auto meeting = rdzv::url_rendezvous::create(message[0], options).or_throw();

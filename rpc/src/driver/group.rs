@@ -124,6 +124,11 @@ pub trait RpcWorker: Send + Sync {
         self.shutdown(Shutdown::Abrupt).ok();
     }
 
+    /// Whether this thread runs a handler or a callback of the worker.
+    fn is_calling_back(&self) -> bool {
+        false
+    }
+
     /// Returns how it ended, if it has and that is known; an abrupt end is not a failure.
     fn end(&self) -> Option<Result<(), MembershipError>> {
         None

@@ -469,6 +469,10 @@ impl RpcWorker for RpcAgent {
         self.close(Shutdown::Abrupt);
     }
 
+    fn is_calling_back(&self) -> bool {
+        self.handling.is_around()
+    }
+
     fn end(&self) -> Option<Result<(), MembershipError>> {
         Self::end(self).map(unless_abandoned)
     }
