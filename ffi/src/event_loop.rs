@@ -328,17 +328,12 @@ impl rdzv_loop {
                 Some(rdzv_event { kind: RDZV_EVENT_ROUND, round_event: &raw const **event, ..view })
             }
             SessionEvent::Changed(call, change) => {
-                let (_, cell) = self.ops.get(&call.0)?;
-                let (op, op_data) = (cell.handle(), cell.user_data);
-                if op.is_null() {
-                    self.stores.cancel(id, call);
-                    return None;
-                }
+                let view = self.of_watch(view, id, call)?;
                 let (key, value) = (change.key, change.value);
                 let projected = change_of(change.revision, &key, value.as_deref());
                 let change = (Box::new(projected), key, value.unwrap_or_default());
                 let change = &raw const *self.last_event.change.insert(change).0;
-                Some(rdzv_event { kind: RDZV_EVENT_CHANGE, op, op_data, change, ..view })
+                Some(rdzv_event { kind: RDZV_EVENT_CHANGE, change, ..view })
             }
             SessionEvent::WatchOver(call, error) => self.complete(view, call, Err(watch_fault(&error))),
             SessionEvent::LeaseOver { lease, why, .. } => {
@@ -355,7 +350,11 @@ impl rdzv_loop {
             }
             SessionEvent::Completed { call, operation, key, elapsed, result } => {
                 let answer = match result {
-                    Ok(NativeResponse::Watching(revision)) => return self.watching(view, id, call, revision),
+                    Ok(watching @ NativeResponse::Watching(_)) => {
+                        let view = self.of_watch(view, id, call)?;
+                        self.ops.get(&call.0)?.1.lock_waiting().progress(Answer::Native(watching));
+                        return Some(rdzv_event { kind: RDZV_EVENT_WATCHING, ..view });
+                    }
                     Ok(response) => {
                         let cell = &self.ops.get(&call.0)?.1;
                         let peer =
@@ -373,22 +372,15 @@ impl rdzv_loop {
         }
     }
 
-    /// Returns the event of a watch that has begun.
-    fn watching(
-        &mut self,
-        view: rdzv_event,
-        id: MemberId,
-        call: CallId,
-        revision: u64,
-    ) -> Option<rdzv_event> {
+    /// Adds the operation of a watch to its event. A watch whose operation was freed is cancelled.
+    fn of_watch(&mut self, view: rdzv_event, id: MemberId, call: CallId) -> Option<rdzv_event> {
         let (_, cell) = self.ops.get(&call.0)?;
         let (op, op_data) = (cell.handle(), cell.user_data);
         if op.is_null() {
             self.stores.cancel(id, call);
             return None;
         }
-        cell.lock_waiting().progress(Answer::Native(NativeResponse::Watching(revision)));
-        Some(rdzv_event { kind: RDZV_EVENT_WATCHING, op, op_data, ..view })
+        Some(rdzv_event { op, op_data, ..view })
     }
 
     /// Returns the failure of a session, or of the run if it is that of a node.
