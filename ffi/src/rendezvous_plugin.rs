@@ -182,14 +182,14 @@ pub struct rdzv_url_rendezvous_vtable {
     /// Waits for the other ranks and passes the result to `rdzv_reply_set_group`. Returns
     /// `RDZV_OK`, or any other status of this header as the reason for failure. Must not be NULL.
     pub next: Option<unsafe extern "C" fn(user_data: *mut c_void, reply: *mut rdzv_reply) -> rdzv_status>,
-    /// Called once, when the rendezvous has been freed and none of its functions is in progress. May be
-    /// NULL.
-    pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     /// Called when the caller of `next` has stopped waiting, because it was cancelled or timed out; ends
     /// the wait of `next`. May be NULL.
     pub cancel: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
+    /// Called once, when the rendezvous has been freed and none of its functions is in progress. May be
+    /// NULL.
+    pub destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 }
-growing!(rdzv_url_rendezvous_vtable: 32);
+growing!(rdzv_url_rendezvous_vtable: 40);
 
 /// Calls user code, which `plugin` names in errors.
 fn call(

@@ -3,7 +3,7 @@
 use crate::prelude::*;
 use crate::rpc_end::shutdown_of;
 use crate::rpc_fault::agent_fault;
-use crate::rpc_handlers::{Entry, parsed, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
+use crate::rpc_handlers::{Entry, parsed, rdzv_rpc_handler_fn, rdzv_rpc_handlers};
 use crate::rpc_options::{Given, WorkerOptions, rdzv_rpc_options};
 use crate::rpc_workers::{devices, rdzv_rpc_devices, rdzv_rpc_workers, workers, workers_of_group};
 use crate::store::span;
@@ -391,13 +391,7 @@ pub unsafe extern "C" fn rdzv_rpc_add_handler(
     name: *const u8,
     name_len: usize,
     run: i32,
-    handle: Option<
-        unsafe extern "C" fn(
-            user_data: *mut c_void,
-            request: *const rdzv_rpc_request,
-            responder: *mut rdzv_rpc_responder,
-        ),
-    >,
+    handle: rdzv_rpc_handler_fn,
     user_data: *mut c_void,
     destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     error: *mut *mut rdzv_error,

@@ -5,7 +5,7 @@ use crate::prelude::*;
 use crate::rpc::rdzv_rpc;
 use crate::rpc_call_spec::{naming, rdzv_rpc_call_spec, spec};
 use crate::rpc_fault::group_call_fault;
-use crate::rpc_handlers::listener;
+use crate::rpc_handlers::{listener, rdzv_rpc_done_fn};
 use crate::sized::out_pointer;
 use crate::store::span;
 use rendezvous_rpc::driver::calls::reentrancy::may_wait;
@@ -101,15 +101,7 @@ pub unsafe extern "C" fn rdzv_rpc_future_new(
 pub unsafe extern "C" fn rdzv_rpc_call_with(
     rpc: *const rdzv_rpc,
     call: *const rdzv_rpc_call_spec,
-    done: Option<
-        unsafe extern "C" fn(
-            user_data: *mut c_void,
-            status: rdzv_status,
-            data: *const u8,
-            len: usize,
-            error: *const rdzv_error,
-        ),
-    >,
+    done: rdzv_rpc_done_fn,
     user_data: *mut c_void,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {

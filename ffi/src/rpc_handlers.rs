@@ -22,6 +22,27 @@ pub const RDZV_RPC_POOLED: i32 = 2;
 /// Requests are events of the event loop that has the worker; no function is called.
 pub const RDZV_RPC_LOOP: i32 = 3;
 
+/// Handler of requests, in user code. It owns the responder.
+pub type rdzv_rpc_handler_fn = Option<
+    unsafe extern "C" fn(
+        user_data: *mut c_void,
+        request: *const rdzv_rpc_request,
+        responder: *mut rdzv_rpc_responder,
+    ),
+>;
+
+/// Receiver of the outcome of a call: the response, or a status and an error. Both are valid during the
+/// call of this function only.
+pub type rdzv_rpc_done_fn = Option<
+    unsafe extern "C" fn(
+        user_data: *mut c_void,
+        status: rdzv_status,
+        data: *const u8,
+        len: usize,
+        error: *const rdzv_error,
+    ),
+>;
+
 /// Request to a handler. The request and all pointers obtained from it are valid until the handler
 /// returns; any thread may read it.
 #[derive(Debug)]
@@ -191,11 +212,7 @@ fn fault_of_handler(failure: CallFailure) -> Fault {
     }
 }
 
-type Handle = unsafe extern "C" fn(
-    user_data: *mut c_void,
-    request: *const rdzv_rpc_request,
-    responder: *mut rdzv_rpc_responder,
-);
+type Handle = unsafe extern "C" fn(*mut c_void, *const rdzv_rpc_request, *mut rdzv_rpc_responder);
 
 /// Handler in user code.
 pub(crate) type HandlerCode = UserCode<Handle>;
@@ -295,7 +312,7 @@ impl rdzv_rpc_handlers {
 pub(crate) unsafe fn parsed(
     (name, name_len): (*const u8, usize),
     run: i32,
-    handle: Option<Handle>,
+    handle: rdzv_rpc_handler_fn,
     (user_data, destroy): (*mut c_void, Option<Destroy>),
     take: impl FnOnce(Entry) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
@@ -366,13 +383,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_add(
     name: *const u8,
     name_len: usize,
     run: i32,
-    handle: Option<
-        unsafe extern "C" fn(
-            user_data: *mut c_void,
-            request: *const rdzv_rpc_request,
-            responder: *mut rdzv_rpc_responder,
-        ),
-    >,
+    handle: rdzv_rpc_handler_fn,
     user_data: *mut c_void,
     destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     error: *mut *mut rdzv_error,
@@ -490,17 +501,8 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(
     })
 }
 
-/// C function that receives the outcome of a call.
-type Done = unsafe extern "C" fn(
-    user_data: *mut c_void,
-    status: rdzv_status,
-    data: *const u8,
-    len: usize,
-    error: *const rdzv_error,
-);
-
 /// Returns a callback that passes the outcome of a call to C.
-pub(crate) fn listener(done: Option<Done>, user_data: *mut c_void) -> Box<dyn FnOnce(Outcome) + Send> {
+pub(crate) fn listener(done: rdzv_rpc_done_fn, user_data: *mut c_void) -> Box<dyn FnOnce(Outcome) + Send> {
     let code = UserCode::new(done, user_data);
     Box::new(move |outcome| {
         let Some(done) = *code else { return };
@@ -600,15 +602,7 @@ unsafe fn respond(
 /// Errors: `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_responder_new(
-    done: Option<
-        unsafe extern "C" fn(
-            user_data: *mut c_void,
-            status: rdzv_status,
-            data: *const u8,
-            len: usize,
-            error: *const rdzv_error,
-        ),
-    >,
+    done: rdzv_rpc_done_fn,
     user_data: *mut c_void,
     out: *mut *mut rdzv_rpc_responder,
     error: *mut *mut rdzv_error,

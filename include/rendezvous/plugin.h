@@ -321,12 +321,12 @@ typedef struct {
   // Waits for the other ranks and passes the result to `rdzv_reply_set_group`. Returns
   // `RDZV_OK`, or any other status of this header as the reason for failure. Must not be NULL.
   rdzv_status (*next)(void *user_data, rdzv_reply *reply);
-  // Called once, when the rendezvous has been freed and none of its functions is in progress. May be
-  // NULL.
-  void (*destroy)(void *user_data);
   // Called when the caller of `next` has stopped waiting, because it was cancelled or timed out; ends
   // the wait of `next`. May be NULL.
   void (*cancel)(void *user_data);
+  // Called once, when the rendezvous has been freed and none of its functions is in progress. May be
+  // NULL.
+  void (*destroy)(void *user_data);
 } rdzv_url_rendezvous_vtable;
 
 // Registers a rendezvous backend in user code under the name `backend`; `vtable` is copied. Registering

@@ -182,6 +182,10 @@ typedef struct rdzv_rpc_request rdzv_rpc_request;
 // response.
 typedef struct rdzv_rpc_responder rdzv_rpc_responder;
 
+// Handler of requests, in user code. It owns the responder.
+typedef void (*rdzv_rpc_handler_fn)(void *user_data, const rdzv_rpc_request *request,
+                                    rdzv_rpc_responder *responder);
+
 // Information about a request to a handler.
 typedef struct {
   // Set to `sizeof(rdzv_rpc_request_info)` before the call. The library sets it to the number of bytes
@@ -203,6 +207,11 @@ typedef struct {
   // Reserved; 0.
   uint32_t reserved;
 } rdzv_rpc_request_info;
+
+// Receiver of the outcome of a call: the response, or a status and an error. Both are valid during the
+// call of this function only.
+typedef void (*rdzv_rpc_done_fn)(void *user_data, rdzv_status status, const uint8_t *data, size_t len,
+                                 const rdzv_error *error);
 
 // Creates an empty set of handlers. On success the caller owns `*out` and frees it with
 // `rdzv_rpc_handlers_free`.
@@ -228,9 +237,7 @@ void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);
 // Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins
 // with `rdzv/`).
 rdzv_status rdzv_rpc_handlers_add(rdzv_rpc_handlers *handlers, const uint8_t *name, size_t name_len,
-                                  int32_t run, void (*handle)(void *user_data,
-                                                 const rdzv_rpc_request *request,
-                                                 rdzv_rpc_responder *responder), void *user_data,
+                                  int32_t run, rdzv_rpc_handler_fn handle, void *user_data,
                                   void (*destroy)(void *user_data), rdzv_error **error);
 
 // Passes a request that a backend in user code received to a handler. An inline or pooled handler is
@@ -268,9 +275,8 @@ rdzv_status rdzv_rpc_request_take(const rdzv_rpc_request *request, rdzv_buffer *
 // a network (`rdzv_rpc_handlers_dispatch`). On success the caller owns `*out`.
 //
 // Errors: `RDZV_INVALID_ARGUMENT`.
-rdzv_status rdzv_rpc_responder_new(void (*done)(void *user_data, rdzv_status status, const uint8_t *data,
-                                                size_t len, const rdzv_error *error), void *user_data,
-                                   rdzv_rpc_responder **out, rdzv_error **error);
+rdzv_status rdzv_rpc_responder_new(rdzv_rpc_done_fn done, void *user_data, rdzv_rpc_responder **out,
+                                   rdzv_error **error);
 
 // Responds with these bytes and frees the responder, whatever the status. Without `release` the bytes
 // are copied. With it the library borrows them and calls it once with `user_data`, on any thread, when
@@ -445,8 +451,7 @@ rdzv_status rdzv_rpc_list_devices(const rdzv_rpc *rpc, rdzv_rpc_devices **out, r
 //
 // Also returns: `RDZV_UNSUPPORTED` (a backend in user code).
 rdzv_status rdzv_rpc_add_handler(const rdzv_rpc *rpc, const uint8_t *name, size_t name_len, int32_t run,
-                                 void (*handle)(void *user_data, const rdzv_rpc_request *request,
-                                                rdzv_rpc_responder *responder), void *user_data,
+                                 rdzv_rpc_handler_fn handle, void *user_data,
                                  void (*destroy)(void *user_data), rdzv_error **error);
 
 // Removes a handler. `*found` is 1 if it existed, else 0, unless `found` is NULL. Requests that the
@@ -544,10 +549,8 @@ rdzv_status rdzv_rpc_future_new(const rdzv_rpc *rpc, const rdzv_rpc_call_spec *c
 // Shutting the worker down or waiting for a call returns `RDZV_REENTRANT` there.
 //
 // Errors: those of `rdzv_rpc_call` that are known at once; `done` is then not called.
-rdzv_status rdzv_rpc_call_with(const rdzv_rpc *rpc, const rdzv_rpc_call_spec *call,
-                               void (*done)(void *user_data, rdzv_status status, const uint8_t *data,
-                                            size_t len, const rdzv_error *error), void *user_data,
-                               rdzv_error **error);
+rdzv_status rdzv_rpc_call_with(const rdzv_rpc *rpc, const rdzv_rpc_call_spec *call, rdzv_rpc_done_fn done,
+                               void *user_data, rdzv_error **error);
 
 // Sends a notice: a call without a response. Whether it arrives is not reported.
 //

@@ -228,7 +228,7 @@ fn layout_of_rust() -> String {
         struct_size reserved url url_len timeout_ms listen_host listen_host_len
     });
     layout!(text, rdzv_url_scheme_vtable { struct_size reserved user_data timeout_ms create destroy });
-    layout!(text, rdzv_url_rendezvous_vtable { struct_size reserved user_data next destroy cancel });
+    layout!(text, rdzv_url_rendezvous_vtable { struct_size reserved user_data next cancel destroy });
     layout!(text, rdzv_agent_options {
         struct_size local_world_size program function user_data arguments argument_count environment
         environment_count directory role host_name local_addr listen_addr master_addr master_port reserved
