@@ -334,29 +334,22 @@ pub(crate) unsafe fn parsed(
     Ok(())
 }
 
-/// Creates an empty set of handlers. On success the caller owns `*out` and frees it with
-/// `rdzv_rpc_handlers_free`.
+/// Creates an empty set of handlers; the caller frees it with `rdzv_rpc_handlers_free`. Never NULL: the
+/// process is aborted if it is out of memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdzv_rpc_handlers_new(
-    out: *mut *mut rdzv_rpc_handlers,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    guard::call!(error, out, || Ok(boxed(rdzv_rpc_handlers::default())))
+pub extern "C" fn rdzv_rpc_handlers_new() -> *mut rdzv_rpc_handlers {
+    guard::quiet(null_mut(), || boxed(rdzv_rpc_handlers::default()))
 }
 
 /// Creates another handle of the same handlers, for a backend in user code to keep. Later additions are
-/// not shared. On success the caller owns `*out` and frees it with `rdzv_rpc_handlers_free`.
+/// not shared. The caller frees it with `rdzv_rpc_handlers_free`. NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
     handlers: *const rdzv_rpc_handlers,
-    out: *mut *mut rdzv_rpc_handlers,
-    error: *mut *mut rdzv_error,
-) -> rdzv_status {
-    guard::call!(error, out, || {
-        let handlers = reference(handlers, "handlers")?;
-        let copy = rdzv_rpc_handlers::of(&handlers.entries, Arc::clone(&handlers.has_ended));
-        Ok(boxed(copy))
-    })
+) -> *mut rdzv_rpc_handlers {
+    let copy = |of: &rdzv_rpc_handlers| boxed(rdzv_rpc_handlers::of(&of.entries, Arc::clone(&of.has_ended)));
+    // SAFETY: NULL or valid, as the header requires.
+    unsafe { guard::read(handlers, null_mut(), copy) }
 }
 
 /// Frees handlers. Workers that were created with them keep what they need. NULL is ignored.

@@ -539,15 +539,14 @@ inline rpc_options options_of(const rdzv_rpc_options& given) {
 inline rdzv_status new_worker(void* user_data, const rdzv_rpc_worker_request* asked, rdzv_reply* c_reply) {
   return replied(c_reply, [&](reply& into) {
     auto shared = detail::call<store>(rdzv_store_clone, asked->store);
-    auto handlers = detail::call<rpc_handlers>(rdzv_rpc_handlers_clone, asked->handlers);
-    if (!shared || !handlers) {
-      const error& failure = shared ? handlers.error() : shared.error();
-      into.set_message(failure.message());
-      return failure.code();
+    if (!shared) {
+      into.set_message(shared.error().message());
+      return shared.error().code();
     }
+    auto handlers = rpc_handlers::adopt(rdzv_rpc_handlers_clone(asked->handlers));
     const auto size = asked->world_size < 0 ? std::nullopt : std::optional<std::int32_t>(asked->world_size);
     rpc_worker_request request{std::string(text(asked->name)), static_cast<std::uint16_t>(asked->id), size,
-                               *std::move(shared), *std::move(handlers), options_of(*asked->options)};
+                               *std::move(shared), std::move(handlers), options_of(*asked->options)};
     return static_cast<custom_rpc_backend*>(user_data)->new_worker(std::move(request), into);
   });
 }

@@ -213,14 +213,13 @@ typedef struct {
 typedef void (*rdzv_rpc_done_fn)(void *user_data, rdzv_status status, const uint8_t *data, size_t len,
                                  const rdzv_error *error);
 
-// Creates an empty set of handlers. On success the caller owns `*out` and frees it with
-// `rdzv_rpc_handlers_free`.
-rdzv_status rdzv_rpc_handlers_new(rdzv_rpc_handlers **out, rdzv_error **error);
+// Creates an empty set of handlers; the caller frees it with `rdzv_rpc_handlers_free`. Never NULL: the
+// process is aborted if it is out of memory.
+rdzv_rpc_handlers *rdzv_rpc_handlers_new(void);
 
 // Creates another handle of the same handlers, for a backend in user code to keep. Later additions are
-// not shared. On success the caller owns `*out` and frees it with `rdzv_rpc_handlers_free`.
-rdzv_status rdzv_rpc_handlers_clone(const rdzv_rpc_handlers *handlers, rdzv_rpc_handlers **out,
-                                    rdzv_error **error);
+// not shared. The caller frees it with `rdzv_rpc_handlers_free`. NULL for NULL.
+rdzv_rpc_handlers *rdzv_rpc_handlers_clone(const rdzv_rpc_handlers *handlers);
 
 // Frees handlers. Workers that were created with them keep what they need. NULL is ignored.
 void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);

@@ -261,7 +261,7 @@ result<void> add_handler(Add add, To* to, std::string_view name, rpc_function fu
 class rpc_handlers : public detail::owner<rpc_handlers, rdzv_rpc_handlers, rdzv_rpc_handlers_free> {
  public:
   using owner::owner;
-  static result<rpc_handlers> create() { return detail::call<rpc_handlers>(rdzv_rpc_handlers_new); }
+  static result<rpc_handlers> create() { return adopt(rdzv_rpc_handlers_new()); }
 
   /// A function of typed arguments, the first of which may be a `const rpc_request&`, or one of bytes: it is called
   /// with `(const rpc_request&, rpc_responder&)` and may respond later. It may own what can only be moved, and be

@@ -98,8 +98,7 @@ static void never_told(void *user_data, rdzv_status status, const uint8_t *data,
 }
 
 static rdzv_rpc *new_worker(const rdzv_context *context, const rdzv_store *store) {
-  rdzv_rpc_handlers *handlers = NULL;
-  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
   OK(rdzv_rpc_handlers_add(handlers, TEXT("empty"), RDZV_RPC_INLINE, answer_empty, NULL, NULL, &error));
   rdzv_rpc *rpc = NULL;
   OK(rdzv_rpc_new(context, TEXT("alone"), 3, -1, OVER(store, NULL), handlers, &rpc, &error));

@@ -88,8 +88,7 @@ static rdzv_rpc_responder *await_request(rdzv_loop *loop, const rdzv_loop_member
 }
 
 static rdzv_rpc_handlers *handlers_of_loop(void) {
-  rdzv_rpc_handlers *handlers = NULL;
-  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
   OK(rdzv_rpc_handlers_add(handlers, TEXT("ask"), RDZV_RPC_LOOP, NULL, NULL, NULL, &error));
   return handlers;
 }
@@ -343,7 +342,7 @@ static rdzv_status own_new_worker(void *user_data, const rdzv_rpc_worker_request
   struct own *own = user_data;
   CHECK_NUMBER(request->id, 5);
   CHECK(pthread_mutex_lock(&own->mutex) == 0);
-  OK(rdzv_rpc_handlers_clone(request->handlers, &own->handlers, &error));
+  own->handlers = rdzv_rpc_handlers_clone(request->handlers);
   CHECK(pthread_mutex_unlock(&own->mutex) == 0);
   const rdzv_rpc_agent_vtable vtable = {.struct_size = sizeof vtable,
                                         .user_data = own,

@@ -133,8 +133,7 @@ static inline void is_told(struct kept *kept, int count, rdzv_status status, con
 }
 
 static inline rdzv_rpc_handlers *handlers_of(struct kept *kept) {
-  rdzv_rpc_handlers *handlers = NULL;
-  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
   OK(rdzv_rpc_handlers_add(handlers, TEXT("echo"), RDZV_RPC_INLINE, echo, kept, destroy, &error));
   OK(rdzv_rpc_handlers_add(handlers, TEXT("who"), RDZV_RPC_POOLED, who, kept, NULL, &error));
   OK(rdzv_rpc_handlers_add(handlers, TEXT("refuse"), RDZV_RPC_POOLED, refuse, kept, NULL, &error));

@@ -167,7 +167,7 @@ static rdzv_status own_new_worker(void *user_data, const rdzv_rpc_worker_request
   if (strcmp(own->flaw, "no size") == 0) vtable.struct_size = 8;
   if (strcmp(own->flaw, "bad words") == 0) rdzv_reply_set_message(reply, NULL, 5);
   if (vtable.call != NULL && vtable.struct_size != 8) {
-    OK(rdzv_rpc_handlers_clone(request->handlers, &own->handlers, &error));
+    own->handlers = rdzv_rpc_handlers_clone(request->handlers);
     OK(rdzv_store_clone(request->store, &own->store, &error));
     OK(rdzv_store_set(own->store, TEXT("came"), TEXT("me"), PATIENCE_MS, &error));
   }
@@ -343,8 +343,7 @@ void own_code_is_an_rpc_backend(void) {
   OK(rdzv_store_new_hash(own.context, PATIENCE_MS, &store, &error));
   const rdzv_pair red = {"colour", "red"};
   rdzv_rpc_options options = own_options(&red);
-  rdzv_rpc_handlers *handlers = NULL;
-  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
   OK(rdzv_rpc_handlers_add(handlers, TEXT("reverse"), RDZV_RPC_INLINE, reverse, NULL, NULL, &error));
   OK(rdzv_rpc_handlers_add(handlers, TEXT("refuse"), RDZV_RPC_INLINE, refuse, NULL, NULL, &error));
   OK(rdzv_rpc_handlers_add(handlers, TEXT("swallow"), RDZV_RPC_POOLED, swallow, NULL, NULL, &error));
@@ -456,8 +455,7 @@ void inline_handlers_do_not_wait_for_own_backends(void) {
   rdzv_store *store = connect_store(NULL, rdzv_server_port(server));
   const rdzv_pair red = {"colour", "red"};
   rdzv_rpc_options options = own_options(&red);
-  rdzv_rpc_handlers *handlers = NULL;
-  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
   rdzv_rpc *mine = NULL, *one = NULL, *two = NULL;
   OK(rdzv_rpc_new(own.context, TEXT("me"), 5, 2, OVER(store, &options), handlers, &mine, &error));
   OK(rdzv_rpc_handlers_add(handlers, TEXT("call on"), RDZV_RPC_INLINE, call_on, mine, NULL, &error));
@@ -526,8 +524,7 @@ void own_rpc_backend_fails_in_every_way(void) {
   rdzv_rpc_free(rpc);
   // Another context does not have the backend.
   FAILS(RDZV_NOT_REGISTERED, rdzv_rpc_new(NULL, TEXT("me"), 5, 2, OVER(store, &options), NULL, &rpc, &error));
-  rdzv_rpc_handlers *handlers = NULL;
-  OK(rdzv_rpc_handlers_new(&handlers, &error));
+  rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
   // Who fails to dispatch keeps the responder.
   rdzv_status status = -1;
   rdzv_rpc_responder *responder = NULL;
