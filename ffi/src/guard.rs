@@ -265,11 +265,14 @@ pub(crate) unsafe fn call_on(
     if result.is_ok()
         && let Err(panic) = caught(&mut || result = body())
     {
-        state.map(HandleState::poison);
         result = Err(Fault::new(RDZV_PANIC, format!("a bug in librendezvous: {panic}")));
     }
     let Err(fault) = result else { return RDZV_OK };
     let status = fault.status;
+    // A thread of the library may have panicked, too.
+    if let (Some(state), RDZV_PANIC) = (state, status) {
+        state.poison();
+    }
     if !error.is_null() {
         // SAFETY: the caller promises that a non-NULL `error` can be written.
         unsafe { error.write(Box::into_raw(Box::new(rdzv_error::new(fault)))) };
