@@ -576,8 +576,16 @@ static void join_alone(struct alone *alone) {
   await_success(at->loop, at->one, RDZV_EVENT_RPC_JOINED);
 }
 
+// The handlers that a thread of the library has put there.
+static rdzv_rpc_handlers *handlers_of(struct own *own) {
+  CHECK(pthread_mutex_lock(&own->mutex) == 0);
+  rdzv_rpc_handlers *handlers = own->handlers;
+  CHECK(pthread_mutex_unlock(&own->mutex) == 0);
+  return handlers;
+}
+
 static void end_alone(struct alone *alone) {
-  rdzv_rpc_handlers_free(alone->own.handlers);
+  rdzv_rpc_handlers_free(handlers_of(&alone->own));
   rdzv_store_free(alone->at.store);
   rdzv_context_free(alone->context);
 }
@@ -594,7 +602,7 @@ static void dispatch(struct alone *alone, on_end *done) {
                                          .time_left_ms = -1};
   rdzv_rpc_responder *responder = NULL;
   OK(rdzv_rpc_responder_new(done, &alone->at, &responder, &error));
-  OK(rdzv_rpc_handlers_dispatch(alone->own.handlers, &request, responder, &error));
+  OK(rdzv_rpc_handlers_dispatch(handlers_of(&alone->own), &request, responder, &error));
 }
 
 void loop_that_is_freed_while_an_event_is_taken_stays(void) {

@@ -310,8 +310,8 @@ impl Thread {
     }
 }
 
-/// Session with a native server, and the keys under a scope. Clones share the session, and [`NativeClient::cancel`]
-/// ends their calls together.
+/// Session with a native server, and the keys under a scope. Clones share the session, and a cancel of one ends the
+/// calls of all.
 ///
 /// When the last clone is dropped, the connection closes without a goodbye, as when a process dies: a node of a round
 /// that unwinds must not look as if it had finished. [`NativeClient::close`] says goodbye.
@@ -435,7 +435,7 @@ impl NativeClient {
     }
 
     /// Returns a handle of the same session whose calls end when `token` is cancelled, and end at once if it already
-    /// is. [`NativeClient::cancel`] of one handle does not affect the calls of the other.
+    /// is. A cancel of one handle does not affect the calls of the other.
     #[must_use]
     pub fn with_token(&self, token: &CancelToken) -> Self {
         self.with_canceller(&self.inner.canceller(token))

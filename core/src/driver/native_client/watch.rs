@@ -57,7 +57,7 @@ pub enum WatchError {
     /// The server ended the watch.
     #[error("{1}")]
     Ended(Why, CallError),
-    /// The call was cancelled with [`NativeClient::cancel`]; the watch goes on.
+    /// The call was cancelled by another thread; the watch goes on.
     #[error(transparent)]
     Cancelled(NativeError),
     /// The session is over.
