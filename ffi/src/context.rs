@@ -77,9 +77,10 @@ guard::handle!(rdzv_context, home, |context: &Self| context.home.refuse_sink().i
 /// loops.
 #[derive(Debug, Default)]
 pub(crate) struct Home {
-    shared: Arc<ContextShared>,
     rendezvous: OnceLock<Arc<Context>>,
     pub(crate) rpc: RpcSlot,
+    /// Dropped last: the others run code of the program when they are dropped, which may be logged.
+    shared: Arc<ContextShared>,
 }
 
 /// State of a context that every handle keeps. It does not contain the program's own backends: a backend

@@ -250,11 +250,14 @@ pub unsafe extern "C" fn rdzv_loop_cancel(
 ) -> rdzv_status {
     guard::on!(error, event_loop, |this| {
         let cell = &reference(op, "op")?.cell;
-        if let Some(call) = cell.lock()?.call()
+        // It stays locked: code of the program that the cancel runs cannot free it.
+        let body = cell.lock()?;
+        if let Some(call) = body.call()
             && let Some((id, of)) = this.ops.get(&call.0)
             && Arc::ptr_eq(of, cell)
         {
             this.stores.cancel(*id, call);
+            cell.warn_if_free_was_refused(this.home.shared());
         }
         Ok(())
     })

@@ -68,8 +68,7 @@ impl HandleState {
         if self.is_poisoned.load(Ordering::Acquire) {
             return Err(Fault::new(RDZV_POISONED, "an earlier call on this handle panicked; free it"));
         }
-        if self.free_was_refused() {
-            self.free_was_refused.store(false, Ordering::Release);
+        if self.free_was_refused() && self.free_was_refused.swap(false, Ordering::AcqRel) {
             let message =
                 "this handle was freed inside one of its own callbacks, which had no effect; free it outside";
             return Err(Fault::new(RDZV_FREE_REFUSED, message));
@@ -322,7 +321,11 @@ pub(crate) unsafe fn free_handle<H: Handle>(handle: *mut H, function: &str) {
     unsafe {
         free_unless(handle, |handle| {
             let state = handle.state();
-            let is_refused = handle.is_calling_back() || !state.end();
+            let mut is_refused = !state.end();
+            if !is_refused && handle.is_calling_back() {
+                state.calls.fetch_sub(1, Ordering::AcqRel);
+                is_refused = true;
+            }
             if is_refused {
                 state.refuse_free();
                 handle.warn_free_refused(function);

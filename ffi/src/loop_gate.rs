@@ -25,12 +25,13 @@ use std::thread::ThreadId;
 #[derive(Debug)]
 pub struct rdzv_loop {
     pub(crate) stores: Loop,
-    pub(crate) home: Arc<Home>,
     /// Data that the last event points to.
     pub(crate) last_event: LastEvent,
     pub(crate) members: HashMap<MemberId, Box<rdzv_loop_member>>,
     /// Operations under way with their members, by the numbers of their calls.
     pub(crate) ops: HashMap<u64, (MemberId, Arc<OpCell>)>,
+    /// Dropped after what may run code of the program when it is dropped.
+    pub(crate) home: Arc<Home>,
     /// Dropped last: until then, user code run by the other fields' destructors is refused.
     pub(crate) gate: Arc<Gate>,
 }

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 /// it with `rdzv_loop_submit`, or include it in a batch or a transaction with `rdzv_op_include`.
 /// Afterwards it can be performed or submitted again, or be given another request; its memory is reused.
 /// One thread at a time may use it. While it is under way, functions on it return `RDZV_REENTRANT`. After
-/// `RDZV_REENTRANT` and `RDZV_POISONED` the operation is as it was.
+/// `RDZV_REENTRANT`, `RDZV_POISONED` and `RDZV_FREE_REFUSED` the operation is as it was.
 #[derive(Debug)]
 pub struct rdzv_op {
     pub(crate) cell: Arc<OpCell>,
@@ -304,10 +304,22 @@ impl OpBody {
         lists: &[(&str, *const rdzv_bytes, usize)],
     ) -> Result<(), Fault> {
         (self.kind, self.state) = (OpKind::None, OpState::Empty);
-        self.result.clear();
         self.arguments.clear();
         self.included = Included::default();
-        let kind = kind?;
+        // SAFETY: as the header requires.
+        let packed = kind.and_then(|kind| unsafe { self.pack(arguments, lists) }.map(|()| kind));
+        // Not before: an argument may be part of the last result.
+        self.result.clear();
+        (self.kind, self.state) = (packed?, OpState::Ready);
+        Ok(())
+    }
+
+    /// Copies the arguments of a request.
+    unsafe fn pack(
+        &mut self,
+        arguments: &[ByteArgument<'_>],
+        lists: &[(&str, *const rdzv_bytes, usize)],
+    ) -> Result<(), Fault> {
         // SAFETY: as the header requires.
         let column = |&(name, given, count)| Ok((name, unsafe { items(given, count, name) }?));
         let lists = lists.iter().map(column).collect::<Result<Vec<(&str, &[rdzv_bytes])>, Fault>>()?;
@@ -330,9 +342,7 @@ impl OpBody {
         check_bytes(total)?;
         self.arguments.packed.reserve(total);
         let packed = &mut self.arguments;
-        each(&mut |argument| packed.push(argument))?;
-        (self.kind, self.state) = (kind, OpState::Ready);
-        Ok(())
+        each(&mut |argument| packed.push(argument))
     }
 }
 

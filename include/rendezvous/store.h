@@ -412,7 +412,7 @@ typedef struct {
 // it with `rdzv_loop_submit`, or include it in a batch or a transaction with `rdzv_op_include`.
 // Afterwards it can be performed or submitted again, or be given another request; its memory is reused.
 // One thread at a time may use it. While it is under way, functions on it return `RDZV_REENTRANT`. After
-// `RDZV_REENTRANT` and `RDZV_POISONED` the operation is as it was.
+// `RDZV_REENTRANT`, `RDZV_POISONED` and `RDZV_FREE_REFUSED` the operation is as it was.
 typedef struct rdzv_op rdzv_op;
 
 // Creates an operation without a request. `user_data` is returned with its events in an event loop and

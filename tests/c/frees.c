@@ -46,7 +46,9 @@ static rdzv_status perform(void *user_data, const rdzv_store_request *request, r
 }
 
 static void destroy(void *user_data) {
-  ++((struct meddler *)user_data)->destroyed;
+  struct meddler *meddler = user_data;
+  ++meddler->destroyed;
+  rdzv_store_free(meddler->store);
 }
 
 void stores_and_operations_are_not_freed_while_they_work(void) {
@@ -72,11 +74,13 @@ void stores_and_operations_are_not_freed_while_they_work(void) {
   OK(rdzv_store_perform(store, op, -1, &error));
   CHECK_NUMBER(meddler.destroyed, 0);
   rdzv_op_free(op);
+  // Nor is it freed once more by what its end calls.
+  meddler.store = store;
   rdzv_store_free(store);
   CHECK_NUMBER(meddler.destroyed, 1);
   // The sink has all lines when its last handle is gone.
   rdzv_context_free(context);
-  CHECK_NUMBER(meddler.refused, 2);
+  CHECK_NUMBER(meddler.refused, 3);
 }
 
 static void free_agent(void *user_data, const rdzv_agent_event *event) {

@@ -19,6 +19,14 @@ void operations_are_performed_and_used_again(void) {
   PERFORM(store, op, rdzv_op_set(op, TEXT("k"), TEXT("value"), &error));
   PERFORM(store, op, rdzv_op_get(op, TEXT("k"), &error));
   CHECK_VALUE(result_of(op), "value");
+  // Part of a result may be an argument of the next request.
+  static uint8_t large[2 << 20];
+  PERFORM(store, op, rdzv_op_set(op, TEXT("large"), large, sizeof large, &error));
+  PERFORM(store, op, rdzv_op_get(op, TEXT("large"), &error));
+  PERFORM(store, op, rdzv_op_compare_set(op, TEXT("large"), result_of(op).value, result_of(op).value_len,
+                                         TEXT("small"), &error));
+  CHECK_VALUE(result_of(op), "small");
+  PERFORM(store, op, rdzv_op_delete_key(op, TEXT("large"), &error));
   // The same request once more, with no other preparation.
   PERFORM(store, op, rdzv_op_add(op, TEXT("n"), 3, &error));
   OK(rdzv_store_perform(store, op, -1, &error));
