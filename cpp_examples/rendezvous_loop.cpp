@@ -28,6 +28,7 @@ struct node {
   rdzv::event_loop::member member = nullptr;
   rdzv::operation joining{this};
   rdzv::operation closing{this};
+  bool is_joining = false;
 };
 
 struct program {
@@ -40,6 +41,7 @@ struct program {
     switch (event.kind) {
       case rdzv::event_kind::completed:
         if (event.op != self.joining.c_handle()) break;
+        self.is_joining = false;
         if (auto round = self.joining.round()) {
           start_work(self, *round);
         } else {
@@ -65,7 +67,12 @@ struct program {
     }
   }
 
-  void join(node& self) { must(loop.submit(self.member, self.joining.next_rendezvous())); }
+  // Events of the last round may still come while the node joins the next one.
+  void join(node& self) {
+    if (self.is_joining) return;
+    must(loop.submit(self.member, self.joining.next_rendezvous()));
+    self.is_joining = true;
+  }
 
   void start_work(node& self, const rdzv::joined_round& round) {
     std::printf("node %d: rank %u of %u in round %llu; keys under %s\n", self.number, round.node_rank, round.nodes,

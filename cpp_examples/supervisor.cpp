@@ -20,6 +20,7 @@ int train() {
   const rdzv::rendezvous_info info = url.next().or_throw();
   rdzv::store store = info.store().or_throw();
 
+  // Each node counts the restarts that its own workers have caused.
   const bool is_first_attempt = std::string(std::getenv("TORCHELASTIC_RESTART_COUNT")) == "0";
   if (info.rank == 2 && is_first_attempt) throw std::runtime_error("the loss is not a number");
 

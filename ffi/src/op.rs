@@ -1,5 +1,4 @@
-//! Operations: requests as objects, to be performed, submitted to an event loop, or included in a batch or a
-//! transaction.
+//! Operations: requests as objects: performed, submitted to an event loop, or included in a batch.
 
 use crate::op_kind::OpKind;
 use crate::op_result::{Answer, OpResult, rdzv_result};

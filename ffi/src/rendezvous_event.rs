@@ -122,6 +122,7 @@ pub(crate) fn projected(event: Option<&RoundEvent>) -> rdzv_round_event {
     let (node, message) = texts(event);
     let (node, message) = (rdzv_bytes::of_option(node), rdzv_bytes::of_option(message));
     rdzv_round_event {
+        struct_size: struct_size::<rdzv_round_event>(),
         node: node.data,
         node_len: node.len,
         message: message.data,

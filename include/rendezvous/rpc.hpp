@@ -213,7 +213,8 @@ struct rpc_options {
   std::string init_method = {};
   /// The store that the group meets over, in place of a URL. Give each group a prefix of its own.
   const rdzv::store* store = nullptr;
-  /// What the environment says (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`): the library never reads it.
+  /// What the environment says (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), for `env://`. The library never reads
+  /// the environment: call `read_environment()`.
   std::vector<std::pair<std::string, std::string>> variables = {};
   /// Number of threads that run pooled handlers; 0: 16.
   std::int32_t worker_threads = 0;
@@ -234,6 +235,12 @@ struct rpc_options {
   std::vector<std::pair<std::string, std::string>> extra_options = {};
   /// Ends the attempt, and later the calls that wait on the worker, from another thread.
   const cancel_token* token = nullptr;
+
+  /// Reads the variables from the environment of this process. No other thread may change it meanwhile.
+  rpc_options& read_environment() {
+    variables = url_options().read_environment().variables;
+    return *this;
+  }
 };
 
 /// A worker of a group; its address where that is known.

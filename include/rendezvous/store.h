@@ -404,7 +404,7 @@ typedef struct {
 } rdzv_result;
 
 // -----------------------------------------------------------------------------------------------------------
-// Operations: requests as objects, to be performed, submitted to an event loop, or included in a batch or a
+// Operations: requests as objects: performed, submitted to an event loop, or included in a batch.
 // -----------------------------------------------------------------------------------------------------------
 
 // Operation: a request and, when it is over, its result. Create one, give it a request with a function

@@ -276,6 +276,14 @@ void calls_do_not_wait(const rdzv::rpc& one, rdzv::rpc& two) {
 #endif
 }
 
+void options_read_the_environment() {
+  CHECK(setenv("MASTER_PORT", "29511", 1) == 0);
+  const auto variables = rdzv::rpc_options().read_environment().variables;
+  CHECK(unsetenv("MASTER_PORT") == 0);
+  const std::pair<std::string, std::string> wanted{"MASTER_PORT", "29511"};
+  CHECK(std::find(variables.begin(), variables.end(), wanted) != variables.end());
+}
+
 // Handlers and callbacks may do little with the worker that calls them.
 void own_code_ends_no_worker(const rdzv::store& store) {
   auto answering = VALUE(rdzv::rpc_handlers::create());
@@ -645,6 +653,7 @@ void rpc_in_cpp() {
     CHECK(VALUE(one.next_event(patience))->kind == rdzv::rpc_event_kind::over);
     CHECK(one.next_event(patience).error().code() == rdzv::status::rpc_no_member);
   }
+  options_read_the_environment();
   own_code_ends_no_worker(VALUE(store.with_prefix("own")));
   waits_are_cancelled(VALUE(store.with_prefix("waits")));
   exhausted_workers_are_named(VALUE(store.with_prefix("exhausted")));

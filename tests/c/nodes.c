@@ -119,6 +119,10 @@ void nodes_of_a_loop_meet_die_and_meet_again(void) {
   check_bytes(__FILE__, __LINE__, event.round_event->node, event.round_event->node_len, "bob");
   CHECK(event.round_event->message == NULL && event.round_event->message_len == 0);
   CHECK(event.round_event->kind == RDZV_ROUND_EVENT_PEER_DIED && event.round_event->why == RDZV_WHY_CONNECTION);
+  CHECK(event.round_event->struct_size == sizeof *event.round_event);
+  rdzv_buffer *description = rdzv_buffer_new();
+  OK(rdzv_round_event_describe(event.round_event, description, &error));
+  rdzv_buffer_free(description);
   SUBMIT(nodes[0], op, -1, rdzv_op_next_rendezvous(op, &error));
   success_of(loop, op);
   OK(rdzv_op_get_round(op, &round, &error));
