@@ -178,8 +178,9 @@ pub unsafe extern "C" fn rdzv_op_revoke_lease(
 }
 
 /// Makes the operation end the session of a native store or a node gracefully, with everything that
-/// belongs to it: leases with their keys, watches and other handles. A node leaves its run, and the other
-/// nodes are notified. The server does not report a death and no grace period passes. Later calls fail.
+/// belongs to it: leases with their keys, watches and other handles. A node leaves its run. The
+/// other nodes get no event: the server does not report a death, and no grace period passes. Later calls
+/// fail.
 ///
 /// The store of a round uses the session of its node: ending it makes the node leave the run. The node's
 /// handler opens a new session for its next call.

@@ -85,10 +85,11 @@ growing!(rdzv_round_member: 56);
 
 /// Makes the operation join the run's next round. It ends when the round is complete; `rdzv_op_get_round`
 /// then returns the node's position. Before it ends, `RDZV_EVENT_NODE_SEATED` or
-/// `RDZV_EVENT_NODE_STANDING_BY` may report the state of the request. Earlier events of the node are no
-/// longer reported. A node also uses this to rejoin after a death or after the end of its round. After
-/// `rdzv_loop_cancel` it may be submitted again at once: the new request is sent when the server has
-/// answered the cancelled one. It has no timeout of its own: that of the node's parameters holds.
+/// `RDZV_EVENT_NODE_STANDING_BY` may report the state of the request. Until the server has accepted the
+/// request, events of the last round may still come; ignore them. A node also uses this to rejoin after a
+/// death or after the end of its round. After `rdzv_loop_cancel` it may be submitted again at once: the
+/// new request is sent when the server has answered the cancelled one. It has no timeout of its own: that
+/// of the node's parameters holds.
 ///
 /// This and all requests below are for nodes of an event loop: others fail with `RDZV_UNSUPPORTED`.
 /// Statuses are as for `rdzv_rendezvous_handler_next_rendezvous`. `rdzv_loop_submit` fails with

@@ -11,7 +11,7 @@ use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::store::call::Outcome;
 
 /// Performs an operation on a store and blocks until it is over. Its result is then in the operation. The
-/// status is that of the result; `timeout_ms` is as for `rdzv_store_get`.
+/// status is that of the result; `timeout_ms` is as described at `rdzv_store`.
 ///
 /// Errors: those of `rdzv_store_set` and those that the functions name which give the operation its
 /// request; `RDZV_UNSUPPORTED` for a request that this kind of store does not have, for a watch (see

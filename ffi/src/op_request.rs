@@ -191,8 +191,7 @@ pub unsafe extern "C" fn rdzv_op_queue_len(
 }
 
 /// Makes the operation arrive at a barrier and wait until `world_size` participants have, as
-/// `rdzv_store_barrier` does. In an event loop, only stores over the c10d protocol without a prefix have
-/// it.
+/// `rdzv_store_barrier` does. In an event loop, only stores over the c10d protocol have it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_barrier(
     op: *mut rdzv_op,

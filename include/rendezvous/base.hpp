@@ -2,6 +2,10 @@
 #ifndef RENDEZVOUS_BASE_HPP
 #define RENDEZVOUS_BASE_HPP
 
+#if __cplusplus < 201703L
+#error "librendezvous needs C++17: compile with -std=c++17"
+#endif
+
 #include "base.h"
 
 #include <chrono>

@@ -367,7 +367,7 @@ inline rpc_device_maps device_maps(const rdzv_rpc_device_map* maps, std::size_t 
 }  // namespace detail
 
 /// A worker of an RPC group. Any thread may use it, several at a time. Its destructor ends it abruptly, unless it was
-/// shut down, also in a handler or a callback of its own; it must not run while others use it.
+/// shut down. It must not run while others use it, nor in a handler or a callback of its own, where it has no effect.
 class rpc : public detail::owner<rpc, rdzv_rpc, rdzv_rpc_free> {
  public:
   using owner::owner;

@@ -503,8 +503,7 @@ rdzv_status rdzv_op_queue_pop(rdzv_op *op, const uint8_t *key, size_t key_len, r
 rdzv_status rdzv_op_queue_len(rdzv_op *op, const uint8_t *key, size_t key_len, rdzv_error **error);
 
 // Makes the operation arrive at a barrier and wait until `world_size` participants have, as
-// `rdzv_store_barrier` does. In an event loop, only stores over the c10d protocol without a prefix have
-// it.
+// `rdzv_store_barrier` does. In an event loop, only stores over the c10d protocol have it.
 rdzv_status rdzv_op_barrier(rdzv_op *op, const uint8_t *key, size_t key_len, int64_t world_size,
                             rdzv_error **error);
 
@@ -582,8 +581,9 @@ rdzv_status rdzv_op_renew_lease(rdzv_op *op, uint64_t lease, rdzv_error **error)
 rdzv_status rdzv_op_revoke_lease(rdzv_op *op, uint64_t lease, rdzv_error **error);
 
 // Makes the operation end the session of a native store or a node gracefully, with everything that
-// belongs to it: leases with their keys, watches and other handles. A node leaves its run, and the other
-// nodes are notified. The server does not report a death and no grace period passes. Later calls fail.
+// belongs to it: leases with their keys, watches and other handles. A node leaves its run. The
+// other nodes get no event: the server does not report a death, and no grace period passes. Later calls
+// fail.
 //
 // The store of a round uses the session of its node: ending it makes the node leave the run. The node's
 // handler opens a new session for its next call.
@@ -638,7 +638,7 @@ rdzv_status rdzv_op_otherwise(rdzv_op *op, rdzv_error **error);
 // -----------------------------------------------------------------------------------------------------------
 
 // Performs an operation on a store and blocks until it is over. Its result is then in the operation. The
-// status is that of the result; `timeout_ms` is as for `rdzv_store_get`.
+// status is that of the result; `timeout_ms` is as described at `rdzv_store`.
 //
 // Errors: those of `rdzv_store_set` and those that the functions name which give the operation its
 // request; `RDZV_UNSUPPORTED` for a request that this kind of store does not have, for a watch (see

@@ -525,7 +525,8 @@ class store : public detail::owner<store, rdzv_store, rdzv_store_free> {
     return performed(operation().queue_len(key), timeout, [](const rdzv_result& found) { return found.count; });
   }
 
-  /// Waits until `world_size` participants have arrived under this key. A key serves once.
+  /// Waits until `world_size` participants have arrived under this key. A key serves once: an arrival that times out
+  /// stays counted, so do not call this again with the same key; `native_store::named_barrier` can be repeated.
   result<void> barrier(std::string_view key, std::int64_t world_size, milliseconds timeout = default_timeout) {
     return detail::call(rdzv_store_barrier, c_handle(), key, world_size, timeout);
   }
