@@ -293,6 +293,18 @@ pub(crate) unsafe fn read<T, R: Copy>(handle: *const T, fallback: R, read: impl 
     quiet(fallback, || unsafe { handle.as_ref() }.map_or(fallback, &read))
 }
 
+/// Runs a body that cannot report a failure as a call on a handle: code of the program that it runs cannot free the
+/// handle. NULL is ignored.
+pub(crate) unsafe fn notify<H: Handle>(handle: *const H, body: impl Fn(&H)) {
+    // SAFETY: passed on unchanged.
+    unsafe {
+        read(handle, (), |handle| {
+            let _calling = handle.state().begin_call();
+            body(handle);
+        });
+    }
+}
+
 /// Returns a new handle for the caller, who owns it.
 pub(crate) fn boxed<T>(handle: T) -> *mut T {
     Box::into_raw(Box::new(handle))

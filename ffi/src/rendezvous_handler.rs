@@ -208,7 +208,7 @@ pub unsafe extern "C" fn rdzv_rendezvous_handler_shutdown(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_handler_cancel(handler: *const rdzv_rendezvous_handler) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(handler, (), |of| of.handler.cancel()) };
+    unsafe { guard::notify(handler, |of| of.handler.cancel()) };
 }
 
 /// Sets the token of a handler: calls that begin later return `RDZV_CANCELLED` once `token` is cancelled,

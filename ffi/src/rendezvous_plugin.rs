@@ -463,22 +463,27 @@ pub unsafe extern "C" fn rdzv_reply_set_handler(
 ) {
     let body = |reply: &mut rdzv_reply| {
         // SAFETY: NULL or valid, as the header requires.
-        let (vtable, backend, run_id) = unsafe {
-            let vtable = sized::get(vtable, "vtable")?;
-            (vtable, c_text(vtable.backend, "vtable.backend")?, c_text(vtable.run_id, "vtable.run_id")?)
-        };
-        let backend = backend.ok_or_else(|| invalid("`vtable.backend` is NULL"))?.into();
+        let vtable = unsafe { sized::get(vtable, "vtable")? };
         let must = [
             (vtable.next_rendezvous, "next_rendezvous"),
             (vtable.is_closed, "is_closed"),
             (vtable.set_closed, "set_closed"),
             (vtable.num_nodes_waiting, "num_nodes_waiting"),
         ];
+        if vtable.backend.is_null() {
+            return Err(is_null("vtable.backend"));
+        }
         if let Some((_, missing)) = must.iter().find(|(function, _)| function.is_none()) {
             return Err(invalid(format!("`vtable.{missing}` is NULL")));
         }
+        // A text that is not valid fails the call, but `user_data` is already the library's.
         let vtable = UserCode::owned(vtable, vtable.user_data, vtable.destroy);
-        reply.put_created(HandlerCode { vtable, backend, run_id: run_id.map(String::from) });
+        // SAFETY: NULL or NUL-terminated, as the header requires.
+        let (backend, run_id) = unsafe {
+            (c_text(vtable.backend, "vtable.backend")?, c_text(vtable.run_id, "vtable.run_id")?)
+        };
+        let (backend, run_id) = (backend.unwrap_or_default().into(), run_id.map(String::from));
+        reply.put_created(HandlerCode { vtable, backend, run_id });
         Ok(())
     };
     // SAFETY: NULL or valid, as the header requires.

@@ -165,5 +165,5 @@ pub unsafe extern "C" fn rdzv_rendezvous_url_next(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rendezvous_url_cancel(rendezvous: *const rdzv_rendezvous_url) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(rendezvous, (), |of| of.canceller.cancel()) };
+    unsafe { guard::notify(rendezvous, |of| of.canceller.cancel()) };
 }

@@ -189,6 +189,6 @@ pub unsafe extern "C" fn rdzv_rpc_future_wait(
 pub unsafe extern "C" fn rdzv_rpc_future_cancel(future: *const rdzv_rpc_future) {
     // SAFETY: NULL or valid, as the header requires.
     unsafe {
-        guard::read(future, (), |of| _ = of.call.cancel());
+        guard::notify(future, |of| _ = of.call.cancel());
     }
 }

@@ -32,7 +32,8 @@ pub struct rdzv_rpc_call_spec {
     /// NULL: the payload is copied. Otherwise the library borrows it and calls this once with
     /// `user_data`, on any thread, when it no longer needs the payload, whatever the outcome of the call,
     /// even if the function that received it fails. A blocking call releases the payload before it
-    /// returns.
+    /// returns. This function is a callback of all workers: it must not wait for a call, nor shut down or
+    /// free a worker.
     pub release: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
     /// Passed to `release`.
     pub user_data: *mut c_void,

@@ -6,6 +6,7 @@ use crate::rpc_reentry::outside_workers;
 use crate::user_code::Destroy;
 use rendezvous_rpc::connection::{CallFailure, CallKind, Status};
 use rendezvous_rpc::driver::calls::handling::{HandlerFn, Handling, Request, Responder, Run, Wanted};
+use rendezvous_rpc::driver::calls::reentrancy::{CallSite, Home as WorkerHome};
 use rendezvous_rpc::driver::calls::{Payload, Received};
 use rendezvous_rpc::driver::loop_member::RpcRequestQueue;
 use rendezvous_rpc::handlers::{Handlers, Owner};
@@ -281,9 +282,27 @@ impl Entry {
 pub struct rdzv_rpc_handlers {
     entries: Vec<Entry>,
     names: Handlers<()>,
-    /// True when the worker of a backend in user code to which these were passed has ended. Copies share
-    /// it.
-    pub(crate) has_ended: Arc<AtomicBool>,
+    /// Worker of a backend in user code to which these were passed. Copies share it.
+    pub(crate) worker: Arc<HandlingWorker>,
+}
+
+/// Worker of a backend in user code, as its handlers know it.
+#[derive(Debug, Default)]
+pub(crate) struct HandlingWorker {
+    pub(crate) has_ended: AtomicBool,
+    /// Finds out whether a thread runs a handler or a callback of the worker.
+    home: WorkerHome,
+}
+
+impl HandlingWorker {
+    /// Runs a handler or a callback, which may use the worker, but not free it.
+    pub(crate) fn call_back(&self, code: impl FnOnce()) {
+        self.home.run(CallSite::Pooled, || outside_workers(code));
+    }
+
+    pub(crate) fn is_calling_back(&self) -> bool {
+        self.home.is_around()
+    }
 }
 
 impl fmt::Debug for rdzv_rpc_handlers {
@@ -298,13 +317,13 @@ impl rdzv_rpc_handlers {
     }
 
     /// Copies the entries, sharing their code, for a worker of a backend in user code.
-    pub(crate) fn of(entries: &[Entry], has_ended: Arc<AtomicBool>) -> Self {
+    pub(crate) fn of(entries: &[Entry], worker: Arc<HandlingWorker>) -> Self {
         let mut names = Handlers::new();
         for entry in entries {
             // The names do not collide: they come from one set.
             names.register(Owner::Program, &entry.name, ()).ok();
         }
-        Self { entries: entries.to_vec(), names, has_ended }
+        Self { entries: entries.to_vec(), names, worker }
     }
 }
 
@@ -347,7 +366,7 @@ pub extern "C" fn rdzv_rpc_handlers_new() -> *mut rdzv_rpc_handlers {
 pub unsafe extern "C" fn rdzv_rpc_handlers_clone(
     handlers: *const rdzv_rpc_handlers,
 ) -> *mut rdzv_rpc_handlers {
-    let copy = |of: &rdzv_rpc_handlers| boxed(rdzv_rpc_handlers::of(&of.entries, Arc::clone(&of.has_ended)));
+    let copy = |of: &rdzv_rpc_handlers| boxed(rdzv_rpc_handlers::of(&of.entries, Arc::clone(&of.worker)));
     // SAFETY: NULL or valid, as the header requires.
     unsafe { guard::read(handlers, null_mut(), copy) }
 }
@@ -414,7 +433,7 @@ impl rdzv_rpc_handlers {
             -1 => None,
             millis => Some(zero_or_more_ms(millis, "time_left_ms")?),
         };
-        if self.has_ended.load(Ordering::Acquire) {
+        if self.worker.has_ended.load(Ordering::Acquire) {
             return Err(Fault::new(RDZV_RPC_NO_MEMBER, format!("{handler}: the worker was shut down")));
         }
         let found = self.entries.iter().find(|entry| entry.name == handler);
@@ -427,7 +446,7 @@ impl rdzv_rpc_handlers {
                 let caller = caller.into();
                 let request = rdzv_rpc_request { caller, caller_id, handler, bytes, kind, time_left };
                 let code = Arc::clone(code);
-                outside_workers(|| code.call(&request, new_responder()));
+                self.worker.call_back(|| code.call(&request, new_responder()));
             }
             Code::Loop => return Err(found.wants_loop()),
             Code::RequestQueue(queue) => {

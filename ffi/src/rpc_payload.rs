@@ -1,7 +1,7 @@
 //! Payloads that the library borrows from the program.
 
 use crate::prelude::*;
-use rendezvous_rpc::driver::calls::Payload;
+use rendezvous_rpc::driver::calls::{Payload, reentrancy};
 
 /// Bytes of the program that the library reads in place and releases when it no longer needs them.
 struct Borrowed {
@@ -29,7 +29,7 @@ impl AsRef<[u8]> for Borrowed {
 impl Drop for Borrowed {
     fn drop(&mut self) {
         // SAFETY: the function was supplied for this and is called once.
-        unsafe { (self.release)(self.user_data) };
+        reentrancy::release(|| unsafe { (self.release)(self.user_data) });
     }
 }
 

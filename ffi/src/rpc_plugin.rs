@@ -5,7 +5,7 @@ use crate::reply::{self, rdzv_reply};
 use crate::rpc_call_spec::rdzv_rpc_call_spec;
 use crate::rpc_end::how_of;
 use crate::rpc_fault::foreign_error;
-use crate::rpc_handlers::{Completion, Outcome, rdzv_rpc_handlers, rdzv_rpc_responder};
+use crate::rpc_handlers::{Completion, HandlingWorker, Outcome, rdzv_rpc_handlers, rdzv_rpc_responder};
 use crate::rpc_options::{Given, OptionsView, rdzv_rpc_options};
 use crate::rpc_reentry::{Inside, enter, is_inside};
 use crate::store::{handle, rdzv_store};
@@ -18,7 +18,7 @@ use rendezvous_rpc::driver::group::{
 use rendezvous_rpc::membership::error::MembershipError;
 use rendezvous_rpc::name::{WorkerInfo, WorkerName};
 use rendezvous_rpc::options::RpcOptions;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Request to create a worker. All its content is valid only during the call.
 #[repr(C)]
@@ -76,7 +76,7 @@ growing!(rdzv_rpc_backend_vtable: 32);
 /// Worker in user code. Its functions are called on the threads that use the worker, several at a time;
 /// they must not throw. Each returns `RDZV_OK`, or any other status of this header as the reason for
 /// failure. They must not call, list or shut down their own worker, which returns `RDZV_REENTRANT`.
-/// Handlers and callbacks that they run may do so.
+/// Handlers and callbacks that they run may do so, but not free the worker.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct rdzv_rpc_agent_vtable {
@@ -143,8 +143,8 @@ impl RpcBackend for BackendCode {
         let new_worker = self.vtable.new_worker.ok_or_else(missing)?;
         let InitRequest { store, worker, world_size, token } = request;
         let given = options.extra_options::<Given>().cloned().unwrap_or_default();
-        let has_ended = Arc::<AtomicBool>::default();
-        let handlers = rdzv_rpc_handlers::of(&given.entries, Arc::clone(&has_ended));
+        let worker_of_handlers = Arc::<HandlingWorker>::default();
+        let handlers = rdzv_rpc_handlers::of(&given.entries, Arc::clone(&worker_of_handlers));
         // Only the waits on this store are cancelled; the library cannot cancel other waits of user code.
         let store = handle(store.with_token(&token), given.shared.clone().unwrap_or_default());
         let rpc_timeout = options.rpc_timeout();
@@ -168,7 +168,7 @@ impl RpcBackend for BackendCode {
             .map_err(|(status, message)| RpcInitError::Foreign { status, message })?;
         let vtable = reply.take_created().ok_or_else(missing)?;
         let backend = self.name.clone();
-        Ok(Arc::new(AgentCode { vtable, backend, me: worker, rpc_timeout, has_ended }))
+        Ok(Arc::new(AgentCode { vtable, backend, me: worker, rpc_timeout, worker_of_handlers }))
     }
 }
 
@@ -179,7 +179,7 @@ struct AgentCode {
     backend: String,
     me: WorkerInfo,
     rpc_timeout: Option<Duration>,
-    has_ended: Arc<AtomicBool>,
+    worker_of_handlers: Arc<HandlingWorker>,
 }
 
 impl AgentCode {
@@ -204,7 +204,7 @@ impl AgentCode {
     ) -> Result<(), GroupCallError> {
         let Some(call) = self.vtable.call else { return Ok(()) };
         let called = Called::of(spec).to_string();
-        if self.has_ended.load(Ordering::Acquire) {
+        if self.worker_of_handlers.has_ended.load(Ordering::Acquire) {
             let fault = Fault::new(RDZV_RPC_NO_MEMBER, "not sent: this worker was shut down");
             return Err(foreign_error(&called, &fault));
         }
@@ -229,8 +229,10 @@ impl AgentCode {
         };
         let responder = completion.map_or(null_mut(), |(completion, wanted)| {
             let called = called.clone();
+            let worker = Arc::clone(&self.worker_of_handlers);
             let on_done = move |outcome: Outcome| {
-                completion(outcome.map_err(|fault| foreign_error(&called, &fault)));
+                let result = outcome.map_err(|fault| foreign_error(&called, &fault));
+                worker.call_back(|| completion(result));
             };
             let completion = Completion::new(Box::new(on_done), wanted);
             boxed(rdzv_rpc_responder::of(completion))
@@ -280,14 +282,14 @@ impl RpcWorker for AgentCode {
         let inside = self.enter().ok_or(MembershipError::Reentrant)?;
         // SAFETY: the vtable was supplied for this call.
         let status = unsafe { shutdown(self.vtable.user_data, how_of(how), &raw mut reply) };
-        self.has_ended.store(true, Ordering::Release);
+        self.worker_of_handlers.has_ended.store(true, Ordering::Release);
         drop(inside);
         let reply = checked(&self.backend, status, reply);
         reply.map(drop).map_err(|(status, message)| MembershipError::Foreign { status, message })
     }
 
     fn is_calling_back(&self) -> bool {
-        is_inside(std::ptr::from_ref(self).addr())
+        is_inside(std::ptr::from_ref(self).addr()) || self.worker_of_handlers.is_calling_back()
     }
 
     fn begin_call(&self, call: CallSpec<'_>, completion: OnResult) -> Result<Begun, GroupCallError> {

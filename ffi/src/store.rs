@@ -203,7 +203,7 @@ pub unsafe extern "C" fn rdzv_store_peer(store: *const rdzv_store) -> *const c_c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(store, (), |store| store.store.cancel()) };
+    unsafe { guard::notify(store, |store| store.store.cancel()) };
 }
 
 /// Stores a value of up to 8 MiB under a key of up to 8192 bytes with its prefix. When it returns `RDZV_OK`,

@@ -167,7 +167,7 @@ pub unsafe extern "C" fn rdzv_watch_next(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_watch_cancel(watch: *const rdzv_watch) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(watch, (), |of| of.watch.cancel()) };
+    unsafe { guard::notify(watch, |of| of.watch.cancel()) };
 }
 
 /// Grants a lease that ends `ttl_ms` milliseconds after it was granted or last renewed, or with its
@@ -229,5 +229,5 @@ pub unsafe extern "C" fn rdzv_lease_wait_over(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_lease_cancel(lease: *const rdzv_lease) {
     // SAFETY: NULL or valid, as the header requires.
-    unsafe { guard::read(lease, (), |of| of.lease.cancel_wait()) };
+    unsafe { guard::notify(lease, |of| of.lease.cancel_wait()) };
 }

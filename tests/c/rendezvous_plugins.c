@@ -207,6 +207,7 @@ static rdzv_status own_create(void *user_data, const rdzv_rendezvous_parameters 
   if (strcmp(flaw, "no backend") == 0) vtable.backend = NULL;
   if (strcmp(flaw, "no join") == 0) vtable.next_rendezvous = NULL;
   if (strcmp(flaw, "no size") == 0) vtable.struct_size = 8;
+  if (strcmp(flaw, "no text") == 0) vtable.run_id = "\xff";
   if (strcmp(flaw, "least") == 0) {
     vtable.next_event = NULL;
     vtable.shutdown = NULL;
@@ -378,6 +379,7 @@ void own_backend_fails_in_every_way(void) {
       {"no backend", INVALID, "`vtable.backend` is NULL"},
       {"no join", INVALID, "`vtable.next_rendezvous` is NULL"},
       {"no size", INVALID, "`vtable.struct_size` is 8"},
+      {"no text", INVALID, "`vtable.run_id` is not UTF-8"},
   };
   struct own flawed = new_own();
   rdzv_rendezvous_backend_vtable vtable = backend_of(&flawed);
@@ -388,8 +390,8 @@ void own_backend_fails_in_every_way(void) {
                rdzv_rendezvous_handler_new(flawed.context, &own_parameters, &flawed.handle, &error));
     CHECK(flawed.handle == NULL);
   }
-  // The liar's handler was taken, and given back.
-  CHECK_NUMBER(count_of(&flawed, &flawed.handlers_destroyed), 1);
+  // Handlers that were taken and given back: the liar's, and that whose text is none.
+  CHECK_NUMBER(count_of(&flawed, &flawed.handlers_destroyed), 2);
   PLAN(&flawed, flaw, "least");
   OK(rdzv_rendezvous_handler_new(flawed.context, &own_parameters, &flawed.handle, &error));
   size_t len = 0;
@@ -399,7 +401,7 @@ void own_backend_fails_in_every_way(void) {
   FAILS(RDZV_UNSUPPORTED, rdzv_rendezvous_handler_next_event(flawed.handle, 0, &event, NULL, NULL, &error));
   OK(rdzv_rendezvous_handler_shutdown(flawed.handle, &clean, &error));
   CHECK_NUMBER(clean, 1);
-  end(&flawed, 2);
+  end(&flawed, 3);
 
   // One that does not come back in time.
   struct own slow = new_own();

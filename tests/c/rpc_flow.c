@@ -2,6 +2,8 @@
 #include "rpc_pair.h"
 #include "tests.h"
 
+#include <semaphore.h>
+
 static void fail_at_length(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
   const size_t len = 20000;
   char *message = malloc(len);
@@ -35,6 +37,75 @@ void lent_bytes_are_given_back_before_a_call_returns(void) {
   end_pair(&pair);
   CHECK_NUMBER(count_of(&kept, &kept.released), 5);
   free(bytes);
+}
+
+// What frees a worker or a future when bytes are given back.
+struct giver {
+  struct kept *kept;
+  rdzv_rpc *rpc;
+  rdzv_rpc_future *future;
+};
+
+static void free_on_release(void *user_data) {
+  struct giver *giver = user_data;
+  rdzv_rpc_free(giver->rpc);
+  rdzv_rpc_future_free(giver->future);
+  release(giver->kept);
+}
+
+static void block(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  (void)request;
+  CHECK(sem_wait(user_data) == 0);
+  rdzv_rpc_responder_free(responder);
+}
+
+void what_gives_back_lent_bytes_frees_no_future_and_no_worker(void) {
+  struct kept kept = new_kept();
+  struct pair pair = new_pair(&kept);
+  // A callee that reads nothing, so that the second call cannot be sent.
+  sem_t gate;
+  CHECK(sem_init(&gate, 0, 0) == 0);
+  OK(rdzv_rpc_add_handler(pair.two, TEXT("block"), RDZV_RPC_INLINE, block, &gate, NULL, &error));
+  rdzv_rpc_call_spec call = call_of("two", "block", "");
+  OK(rdzv_rpc_notify(pair.one, &call, &error));
+  const size_t len = 64u << 20;
+  uint8_t *bytes = calloc(1, len);
+  rdzv_rpc_future *first = NULL;
+  call = call_of("two", "missing", "");
+  call.payload = bytes;
+  call.payload_len = len;
+  OK(rdzv_rpc_future_new(pair.one, &call, &first, &error));
+  struct giver giver = {.kept = &kept};
+  call.release = free_on_release;
+  call.user_data = &giver;
+  OK(rdzv_rpc_future_new(pair.one, &call, &giver.future, &error));
+  CHECK_NUMBER(count_of(&kept, &kept.released), 0);
+  rdzv_rpc_future *second = giver.future;
+  rdzv_rpc_future_cancel(second);
+  CHECK_NUMBER(count_of(&kept, &kept.released), 1);
+  giver.future = NULL;
+  int32_t ended = 0;
+  FAILS(RDZV_FREE_REFUSED, rdzv_rpc_future_wait(second, -1, &ended, NULL, &error));
+  FAILS(RDZV_CANCELLED, rdzv_rpc_future_wait(second, -1, &ended, NULL, &error));
+  rdzv_rpc_future_free(second);
+  CHECK(sem_post(&gate) == 0);
+  FAILS(RDZV_RPC_NO_HANDLER, rdzv_rpc_future_wait(first, -1, &ended, NULL, &error));
+  rdzv_rpc_future_free(first);
+  free(bytes);
+
+  // A response that is given back on whichever thread has written it.
+  call = call_of("two", "later", "");
+  OK(rdzv_rpc_future_new(pair.one, &call, &first, &error));
+  await_count(&kept, &kept.calls, 1);
+  giver.rpc = pair.two;
+  OK(rdzv_rpc_responder_send(take_responder(&kept), TEXT("here"), free_on_release, &giver, &error));
+  OK(rdzv_rpc_future_wait(first, -1, &ended, NULL, &error));
+  rdzv_rpc_future_free(first);
+  await_count(&kept, &kept.released, 2);
+  rdzv_rpc_workers *workers = NULL;
+  FAILS(RDZV_FREE_REFUSED, rdzv_rpc_list_workers(pair.two, &workers, &error));
+  end_pair(&pair);
+  CHECK(sem_destroy(&gate) == 0);
 }
 
 void long_failure_texts_are_cut_with_a_mark(void) {

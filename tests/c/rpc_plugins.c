@@ -477,6 +477,57 @@ void inline_handlers_do_not_wait_for_own_backends(void) {
   rdzv_context_free(own.context);
 }
 
+static void free_worker(void *user_data, const rdzv_rpc_request *request, rdzv_rpc_responder *responder) {
+  struct own *own = user_data;
+  (void)request;
+  rdzv_rpc_free((rdzv_rpc *)own->rpc);
+  rdzv_rpc_responder_free(responder);
+}
+
+static void free_worker_when_told(void *user_data, rdzv_status status, const uint8_t *data, size_t len,
+                                  const rdzv_error *failure) {
+  struct own *own = user_data;
+  (void)data;
+  (void)len;
+  (void)failure;
+  CHECK_NUMBER(status, RDZV_OK);
+  rdzv_rpc_free((rdzv_rpc *)own->rpc);
+}
+
+void workers_of_own_backends_are_not_freed_by_what_they_call(void) {
+  struct own own = {.flaw = ""};
+  own.context = rdzv_context_new();
+  const rdzv_rpc_backend_vtable vtable = backend_of(&own);
+  OK(rdzv_context_register_rpc_backend(own.context, TEXT("mine"), &vtable, &error));
+  rdzv_store *store = NULL;
+  OK(rdzv_store_new_hash(own.context, PATIENCE_MS, &store, &error));
+  const rdzv_pair red = {"colour", "red"};
+  rdzv_rpc_options options = own_options(&red);
+  rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("free"), RDZV_RPC_POOLED, free_worker, &own, NULL, &error));
+  rdzv_rpc *rpc = NULL;
+  OK(rdzv_rpc_new(own.context, TEXT("me"), 5, 2, OVER(store, &options), handlers, &rpc, &error));
+  own.rpc = rpc;
+  rdzv_rpc_workers *workers = NULL;
+  // By a handler that the backend calls for a request from elsewhere, in no call of the program.
+  const rdzv_rpc_request_info request = request_for("free");
+  OK(rdzv_rpc_handlers_dispatch(own.handlers, &request, NULL, &error));
+  CHECK_NUMBER(own.agents_destroyed, 0);
+  FAILS(RDZV_FREE_REFUSED, rdzv_rpc_list_workers(rpc, &workers, &error));
+  // By what gets the outcome of a call.
+  const rdzv_rpc_call_spec call = call_of("me", "keep", "");
+  OK(rdzv_rpc_call_with(rpc, &call, free_worker_when_told, &own, &error));
+  OK(rdzv_rpc_responder_send(own.kept, TEXT("here"), NULL, NULL, &error));
+  own.kept = NULL;
+  CHECK_NUMBER(own.agents_destroyed, 0);
+  FAILS(RDZV_FREE_REFUSED, rdzv_rpc_list_workers(rpc, &workers, &error));
+  rdzv_rpc_free(rpc);
+  CHECK_NUMBER(own.agents_destroyed, 1);
+  rdzv_rpc_handlers_free(handlers);
+  rdzv_store_free(store);
+  rdzv_context_free(own.context);
+}
+
 void own_rpc_backend_fails_in_every_way(void) {
   struct own own = {.flaw = ""};
   own.context = rdzv_context_new();

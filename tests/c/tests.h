@@ -148,6 +148,7 @@ void rpc_handles_may_be_null(void);
 
 // rpc_flow.c
 void lent_bytes_are_given_back_before_a_call_returns(void);
+void what_gives_back_lent_bytes_frees_no_future_and_no_worker(void);
 void long_failure_texts_are_cut_with_a_mark(void);
 
 // rpc_ends.c
@@ -164,6 +165,7 @@ void workers_go_on_without_the_server_and_hear_of_it(void);
 
 // rpc_plugins.c
 void own_code_is_an_rpc_backend(void);
+void workers_of_own_backends_are_not_freed_by_what_they_call(void);
 void own_rpc_backend_fails_in_every_way(void);
 void inline_handlers_do_not_wait_for_own_backends(void);
 void observers_see_who_is_in_a_group(void);
