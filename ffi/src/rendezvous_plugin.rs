@@ -479,9 +479,8 @@ pub unsafe extern "C" fn rdzv_reply_set_handler(
         // A text that is not valid fails the call, but `user_data` is already the library's.
         let vtable = UserCode::owned(vtable, vtable.user_data, vtable.destroy);
         // SAFETY: NULL or NUL-terminated, as the header requires.
-        let (backend, run_id) = unsafe {
-            (c_text(vtable.backend, "vtable.backend")?, c_text(vtable.run_id, "vtable.run_id")?)
-        };
+        let (backend, run_id) =
+            unsafe { (c_text(vtable.backend, "vtable.backend")?, c_text(vtable.run_id, "vtable.run_id")?) };
         let (backend, run_id) = (backend.unwrap_or_default().into(), run_id.map(String::from));
         reply.put_created(HandlerCode { vtable, backend, run_id });
         Ok(())

@@ -175,12 +175,12 @@ rdzv_status rdzv_loop_add_native_store(rdzv_loop *event_loop, const rdzv_store_o
                                        void *user_data, rdzv_loop_member **member, rdzv_error **error);
 
 // Adds a node of the `rdzv` backend and starts to connect to its server. The options are those of its
-// handlers (docs/handlers.md) except those for hosting: a loop hosts no server. The node performs all
-// operations but `rdzv_op_barrier`; keys are those of the server. `user_data` and `*member` are as for
-// `rdzv_loop_add_store`.
+// handlers (docs/handlers.md), but a loop hosts no server: `is_host` is not true, and there is no
+// `listen_host`. The node performs all operations but `rdzv_op_barrier`; keys are those of the server.
+// `user_data` and `*member` are as for `rdzv_loop_add_store`.
 //
-// Errors: `RDZV_INVALID_ARGUMENT` if the parameters are inconsistent, `RDZV_IO` if this host has no
-// name.
+// Errors: `RDZV_INVALID_ARGUMENT` if the parameters are inconsistent, of another backend, or for a host,
+// `RDZV_IO` if this host has no name.
 rdzv_status rdzv_loop_add_node(rdzv_loop *event_loop, const rdzv_rendezvous_parameters *parameters,
                                void *user_data, rdzv_loop_member **member, rdzv_error **error);
 

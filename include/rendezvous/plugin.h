@@ -520,7 +520,7 @@ typedef struct {
 // Worker in user code. Its functions are called on the threads that use the worker, several at a time;
 // they must not throw. Each returns `RDZV_OK`, or any other status of this header as the reason for
 // failure. They must not call, list or shut down their own worker, which returns `RDZV_REENTRANT`.
-// Handlers and callbacks that they run may do so.
+// Handlers and callbacks that they run may do so, but not free the worker.
 typedef struct {
   // Set to `sizeof(rdzv_rpc_agent_vtable)`.
   uint32_t struct_size;

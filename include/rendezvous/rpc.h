@@ -500,7 +500,8 @@ typedef struct {
   // NULL: the payload is copied. Otherwise the library borrows it and calls this once with
   // `user_data`, on any thread, when it no longer needs the payload, whatever the outcome of the call,
   // even if the function that received it fails. A blocking call releases the payload before it
-  // returns.
+  // returns. This function is a callback of all workers: it must not wait for a call, nor shut down or
+  // free a worker.
   void (*release)(void *user_data);
   // Passed to `release`.
   void *user_data;

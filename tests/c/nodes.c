@@ -172,6 +172,18 @@ void nodes_of_a_loop_fail_with_the_reason(void) {
   rdzv_op *op = rdzv_op_new(NULL), *again = rdzv_op_new(NULL);
   rdzv_loop_member *node = NULL;
   FAILS(RDZV_INVALID_ARGUMENT, rdzv_loop_add_node(loop, NULL, NULL, &node, &error));
+  // What a loop does not do is refused, with what to do.
+  rdzv_rendezvous_parameters refused = {.struct_size = sizeof refused,
+                                        .backend = "static",
+                                        .endpoint = "127.0.0.1:1",
+                                        .run_id = "run",
+                                        .config = "rank=0"};
+  FAILS_LIKE(((struct failure){.status = RDZV_INVALID_ARGUMENT, .message_part = "Use a rendezvous handler for 'static'"}),
+             rdzv_loop_add_node(loop, &refused, NULL, &node, &error));
+  refused.backend = "rdzv";
+  refused.config = "is_host=1";
+  FAILS_LIKE(((struct failure){.status = RDZV_INVALID_ARGUMENT, .message_part = "'is_host'. Start the server first"}),
+             rdzv_loop_add_node(loop, &refused, NULL, &node, &error));
   CHECK(node == NULL);
   node = add_node(loop, server, "ada", ",join_timeout=1", NULL);
   const struct failure invalid = {.status = RDZV_INVALID_ARGUMENT}, unsupported = {.status = RDZV_UNSUPPORTED};

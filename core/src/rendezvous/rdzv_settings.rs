@@ -77,6 +77,24 @@ pub enum RdzvError {
         /// Largest accepted value.
         most: i64,
     },
+    /// A loop has no nodes of this backend.
+    #[error(
+        "A node in an event loop needs the rendezvous backend 'rdzv', not '{backend}'. Use a rendezvous handler for \
+         '{backend}'."
+    )]
+    BackendInLoop {
+        /// The backend.
+        backend: Box<str>,
+    },
+    /// The option is for a node that may host the server, which one in a loop does not.
+    #[error(
+        "A node in an event loop hosts no server, so it cannot have the rendezvous configuration option '{key}'. Start \
+         the server first and omit the option."
+    )]
+    HostInLoop {
+        /// Name of the option.
+        key: &'static str,
+    },
 }
 
 /// Where the server runs.
@@ -221,6 +239,23 @@ impl RdzvSettings {
         })
     }
 
+    /// Reads the parameters of a node in an event loop, which hosts no server.
+    ///
+    /// # Errors
+    /// The parameters are invalid, or of another backend, or want the node to host the server.
+    pub fn read_for_loop(parameters: &RendezvousParameters) -> Result<Self, RdzvError> {
+        if parameters.backend != RDZV_BACKEND {
+            return Err(RdzvError::BackendInLoop { backend: parameters.backend.as_str().into() });
+        }
+        let settings = Self::read(parameters)?;
+        let for_hosts =
+            [("is_host", settings.hosting == Hosting::Here), ("listen_host", settings.listen_host.is_some())];
+        match for_hosts.iter().find(|(_, is_given)| *is_given) {
+            Some(&(key, _)) => Err(RdzvError::HostInLoop { key }),
+            None => Ok(settings),
+        }
+    }
+
     /// Returns the time that more nodes may still join once there are enough, if it is counted from then on without
     /// extension.
     pub fn last_call_span(&self) -> Option<Duration> {
@@ -342,6 +377,22 @@ mod tests {
         assert!(terms.fast_quorum);
         assert_eq!((terms.rank_order, terms.cool_down_failures), (RankOrder::Sticky, 0));
         assert_eq!(settings.node_name("h", 7, 1), "h_7_1");
+    }
+
+    #[test]
+    fn nodes_of_loops_host_nothing() {
+        let text = |parameters: &RendezvousParameters| {
+            RdzvSettings::read_for_loop(parameters).expect_err("refused").to_string()
+        };
+        for (key, value) in [("is_host", "true"), ("listen_host", "0.0.0.0")] {
+            let expected = format!("cannot have the rendezvous configuration option '{key}'.");
+            let refused = text(&parameters().with(key, value));
+            assert!(refused.contains(&expected), "{refused}");
+        }
+        let other = RendezvousParameters::new("static", "node-0:1", "run", 1, 1).expect("parameters");
+        assert!(text(&other).contains("needs the rendezvous backend 'rdzv', not 'static'"));
+        let elsewhere = parameters().with("is_host", "false");
+        assert!(RdzvSettings::read_for_loop(&elsewhere).is_ok());
     }
 
     #[test]

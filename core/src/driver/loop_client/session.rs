@@ -402,13 +402,12 @@ impl Loop {
     }
 
     /// Adds a session for the node that these parameters of the `rdzv` backend describe, which joins with
-    /// [`Session::next_round`]. A node without a name gets `HOST_PID_NUMBER`. A loop hosts no server, so the
-    /// parameters for hosting are ignored.
+    /// [`Session::next_round`]. A node without a name gets `HOST_PID_NUMBER`. A loop hosts no server.
     ///
     /// # Errors
-    /// The parameters are invalid.
+    /// The parameters are invalid, of another backend, or want this node to host the server.
     pub fn add_node(&mut self, parameters: &RendezvousParameters) -> Result<MemberId, HandlerError> {
-        let settings = RdzvSettings::read(parameters)?;
+        let settings = RdzvSettings::read_for_loop(parameters)?;
         let host = settings.address.clone().unwrap_or_else(host_name);
         let address = settings.address.clone().unwrap_or_else(|| full_host_name(&CancelToken::new()));
         // Rendezvous handlers of this process, and other loops, number their nodes from 0 on.
