@@ -307,6 +307,7 @@ impl AgentNode {
                 self.member.close(now, call, leave_mode, calls);
             }
             Do::Announce { reason } => self.member.announce(now, reason, calls),
+            Do::ExplainRestart { reason } => self.member.explain_restart(now, reason, calls),
             Do::Assign { call } => {
                 self.calling = CallingPart::RoundStore;
                 // The supervisor asks for ranks only in a round.

@@ -91,6 +91,11 @@ pub enum Reason {
         /// Number of nodes.
         nodes: u64,
     },
+    /// Another agent starts its workers again.
+    PeerRestarts {
+        /// Which agent, and why.
+        message: Box<str>,
+    },
     /// Another member of the round died.
     PeerDied {
         /// Which member, and how its death was detected.
@@ -189,7 +194,8 @@ impl fmt::Display for Reason {
             Self::ErrorWritten { worker } => write!(f, "{worker} has failed, as its error file says"),
             Self::NodesWaiting { nodes: 1 } => f.write_str("a node waits for the next round"),
             Self::NodesWaiting { nodes } => write!(f, "{nodes} nodes wait for the next round"),
-            Self::PeerDied { message }
+            Self::PeerRestarts { message }
+            | Self::PeerDied { message }
             | Self::RoundOver { message }
             | Self::JobFailed { message }
             | Self::GroupLost { message } => f.write_str(message),

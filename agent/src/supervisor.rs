@@ -533,6 +533,10 @@ impl Supervisor {
                     self.backoff.failed(ran, self.spec.restart_backoff);
                 }
                 self.is_excusable = is_excusable;
+                if self.group.group_world_size > 1 && !matches!(reason, Reason::SessionEnded { .. }) {
+                    // Recorded before the others are notified that this agent comes back.
+                    self.outputs.push_back(Output::ExplainRestart { reason: reason.clone() });
+                }
                 self.renew(now, reason);
             }
             None if is_excusable && self.reports_deaths => {
@@ -657,6 +661,7 @@ impl Supervisor {
         let (reason, is_final) = match membership {
             Membership::NodesWaiting { nodes: 0 } => return,
             Membership::NodesWaiting { nodes } => (Reason::NodesWaiting { nodes }, false),
+            Membership::PeerRestarts { message } => (Reason::PeerRestarts { message }, false),
             Membership::PeerDied { message } => (Reason::PeerDied { message }, false),
             Membership::RoundOver { message } => (Reason::RoundOver { message }, false),
             Membership::Excluded => (Reason::Excluded, false),

@@ -405,6 +405,7 @@ impl Agent {
             | Do::Close { .. }
             | Do::Cancel { .. }
             | Do::Announce { .. }
+            | Do::ExplainRestart { .. }
             | Do::Abandon => {}
         }
     }

@@ -3,7 +3,9 @@
 
 use super::Calls;
 use super::request::{Answer, CallFailure, JoinedRound, Request, StoreOperation};
-use super::rounds::{FAILURE_BYTES_MAX, FAILURE_KEY, Meaning, failure_message, lost, meaning};
+use super::rounds::{
+    FAILURE_KEY, Meaning, RESTART_KEY, bounded, failure_message, lost, meaning, restart_message,
+};
 use crate::reason::{NoRound, Reason};
 use crate::supervisor::{Input, LeaveMode, Membership, Round};
 use alloc::collections::VecDeque;
@@ -13,6 +15,8 @@ use rendezvous_core::rendezvous::round_event::RoundEvent;
 
 /// Timeout of announcing a failure in the round's store.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of recording why this agent comes back. Its next join waits for it.
+const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout of leaving the rendezvous. A node that leaves without a goodbye is detected by its missing heartbeats.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of closing the run and leaving it. An agent that joins a run that should be closed waits in vain, so closing
@@ -24,6 +28,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 enum Task {
     Join { call: u64 },
     Announce { reason: Reason },
+    ExplainRestart { reason: Reason },
     Close { call: u64, leave_mode: LeaveMode },
 }
 
@@ -43,6 +48,10 @@ enum Purpose {
     CountNodes {
         nodes: u64,
     },
+    /// Read whether another agent restarts its workers, before reporting this change to the supervisor.
+    ReadRestart {
+        membership: Membership,
+    },
     /// Read whether the job has failed, after the run was closed.
     ReadFailure,
     /// With a backend without events: wait for a failure until the next count.
@@ -55,6 +64,8 @@ enum Purpose {
     WriteFailure {
         message: Box<str>,
     },
+    /// Write for the other agents why this one restarts its workers.
+    WriteRestart,
     FailRun,
     CloseRun {
         /// The call of the supervisor, if the agent leaves after this.
@@ -66,10 +77,12 @@ enum Purpose {
 }
 
 impl Purpose {
-    /// Returns whether another task ends the call. The announcement of a failure has deadlines of its own, and other
-    /// agents wait for it.
+    /// Returns whether another task ends the call. What the other agents are to know has deadlines of its own.
     const fn is_cancellable(&self) -> bool {
-        !matches!(self, Self::WriteFailure { .. } | Self::FailRun | Self::CloseRun { leave: None })
+        !matches!(
+            self,
+            Self::WriteFailure { .. } | Self::WriteRestart | Self::FailRun | Self::CloseRun { leave: None }
+        )
     }
 }
 
@@ -137,19 +150,25 @@ impl Member {
         self.add_task(now, Task::Announce { reason }, calls);
     }
 
+    pub(super) fn explain_restart(&mut self, now: Instant, reason: Reason, calls: &mut Calls) {
+        self.add_task(now, Task::ExplainRestart { reason }, calls);
+    }
+
     pub(super) fn close(&mut self, now: Instant, call: u64, leave_mode: LeaveMode, calls: &mut Calls) {
         let timeout = match leave_mode {
             LeaveMode::Leave => LEAVE_TIMEOUT,
             LeaveMode::Close => CLOSE_TIMEOUT,
         };
         self.leave_by = Some((now + timeout, call));
+        // It does not come back.
+        self.tasks.retain(|task| !matches!(task, Task::ExplainRestart { .. }));
         self.add_task(now, Task::Close { call, leave_mode }, calls);
     }
 
     /// Cancels the pending call of the supervisor. If it has not begun, it never does: a round that was joined in vain
     /// would wait for this agent.
     pub(super) fn cancel(&mut self, calls: &mut Calls) {
-        self.tasks.retain(|task| matches!(task, Task::Announce { .. }));
+        self.tasks.retain(|task| matches!(task, Task::Announce { .. } | Task::ExplainRestart { .. }));
         if let Some(pending) = &mut self.pending
             && pending.purpose.is_cancellable()
             && !core::mem::replace(&mut pending.is_cancelled, true)
@@ -207,7 +226,10 @@ impl Member {
     }
 
     fn begin(&mut self, now: Instant, task: Task, calls: &mut Calls) {
-        self.listening = Listening::Off;
+        // An agent that restarts its workers still has to learn of a peer's death.
+        if !matches!(task, Task::ExplainRestart { .. }) {
+            self.listening = Listening::Off;
+        }
         match task {
             Task::Join { call } => {
                 self.is_in_round = false;
@@ -218,6 +240,12 @@ impl Member {
                 let message: Box<str> = failure_message(&self.name, round.rank, &reason).into();
                 let operation = StoreOperation::SetIfAbsent(FAILURE_KEY.into(), message.as_bytes().to_vec());
                 self.store(Purpose::WriteFailure { message }, operation, ANNOUNCE_TIMEOUT, calls);
+            }
+            Task::ExplainRestart { reason } => {
+                let Some(round) = self.round() else { return self.advance(now, calls) };
+                let message = restart_message(&self.name, round.rank, &reason);
+                let operation = StoreOperation::SetIfAbsent(RESTART_KEY.into(), message.into_bytes());
+                self.store(Purpose::WriteRestart, operation, EXPLAIN_TIMEOUT, calls);
             }
             Task::Close { call, leave_mode: LeaveMode::Close } => {
                 self.call(Purpose::CloseRun { leave: Some(call) }, Request::Close, calls);
@@ -253,11 +281,15 @@ impl Member {
             }
             Purpose::WaitForEvent => self.event_answered(now, is_cancelled, answer, calls),
             Purpose::CountNodes { nodes } => match answer {
-                Ok(Answer::Number(nodes)) => report_nodes(*nodes, calls),
+                Ok(Answer::Number(nodes)) => self.report_nodes(*nodes, calls),
                 // The event is not repeated. But if the session has ended, that is the next event.
                 Err(CallFailure { kind: Some(ErrorKind::ServerGone | ErrorKind::Cancelled), .. }) => {}
                 _ => calls.member(Membership::NodesWaiting { nodes }),
             },
+            Purpose::ReadRestart { membership } => {
+                let restarts = message_of(answer).map(|message| Membership::PeerRestarts { message });
+                calls.member(restarts.unwrap_or(membership));
+            }
             Purpose::ReadFailure => {
                 if let Some(message) = message_of(answer) {
                     calls.member(Membership::JobFailed { message });
@@ -281,7 +313,7 @@ impl Member {
             Purpose::FailRun if answer.is_err() => {
                 self.call(Purpose::CloseRun { leave: None }, Request::Close, calls);
             }
-            Purpose::FailRun | Purpose::CloseRun { leave: None } => {}
+            Purpose::WriteRestart | Purpose::FailRun | Purpose::CloseRun { leave: None } => {}
             // An agent that cannot close the run leaves it.
             Purpose::CloseRun { leave: Some(call) } => {
                 if self.leave_by.is_some() {
@@ -351,6 +383,9 @@ impl Member {
         let current = self.round().and_then(|round| round.number);
         match meaning(event, current) {
             Meaning::Nothing => {}
+            Meaning::Known(membership @ Membership::RoundOver { .. }) => {
+                self.report_change(membership, calls);
+            }
             Meaning::Known(membership) => calls.member(membership),
             // A task that waits has more important things to do than to count.
             Meaning::NodesMayWait { nodes } if !self.tasks.is_empty() => {
@@ -367,9 +402,10 @@ impl Member {
 
     fn poll_answered(&mut self, now: Instant, answer: &Result<Answer, CallFailure>, calls: &mut Calls) {
         match answer {
+            Ok(Answer::Number(0)) => self.await_failure(now, calls),
             Ok(Answer::Number(nodes)) => {
-                report_nodes(*nodes, calls);
-                self.await_failure(now, calls);
+                self.listening = Listening::Polls { at: now + self.monitor_interval };
+                self.report_nodes(*nodes, calls);
             }
             Err(failure) if !failure.is_cancelled() => self.lose(failure, calls),
             _ => self.await_failure(now, calls),
@@ -386,6 +422,24 @@ impl Member {
         }
     }
 
+    fn report_nodes(&mut self, nodes: i64, calls: &mut Calls) {
+        let nodes = nodes.unsigned_abs();
+        if nodes > 0 {
+            self.report_change(Membership::NodesWaiting { nodes }, calls);
+        }
+    }
+
+    /// Reports a change that a restart of another agent may have caused. If that agent has recorded why it restarts,
+    /// this is reported instead: the record was written before the agent came back.
+    fn report_change(&mut self, membership: Membership, calls: &mut Calls) {
+        if self.tasks.is_empty() {
+            let read = StoreOperation::Get(vec![RESTART_KEY.into()]);
+            self.store(Purpose::ReadRestart { membership }, read, Duration::ZERO, calls);
+        } else {
+            calls.member(membership);
+        }
+    }
+
     /// Reports that no more events of the round can be received.
     fn lose(&mut self, failure: &CallFailure, calls: &mut Calls) {
         self.listening = Listening::Off;
@@ -397,10 +451,6 @@ fn not_joined(call: u64, kind: NoRound, message: Box<str>) -> Input {
     Input::NotJoined { call, kind, message }
 }
 
-fn report_nodes(nodes: i64, calls: &mut Calls) {
-    calls.member(Membership::NodesWaiting { nodes: nodes.unsigned_abs() });
-}
-
 fn read_failure() -> StoreOperation {
     StoreOperation::Get(vec![FAILURE_KEY.into()])
 }
@@ -408,7 +458,5 @@ fn read_failure() -> StoreOperation {
 /// Returns the message in a value, shortened to the length of a failure message.
 fn message_of(answer: &Result<Answer, CallFailure>) -> Option<Box<str>> {
     let Ok(Answer::Values(values)) = answer else { return None };
-    let mut message = String::from_utf8_lossy(values.first()?).into_owned();
-    message.truncate(message.floor_char_boundary(FAILURE_BYTES_MAX));
-    Some(message.into())
+    Some(bounded(String::from_utf8_lossy(values.first()?).into_owned()).into())
 }

@@ -11,6 +11,8 @@ use rendezvous_core::wire::native::Why;
 
 /// Key at which an agent announces that its workers failed and are out of restarts. The first announcement stays.
 pub const FAILURE_KEY: &str = "torchelastic/agent/failure";
+/// Key at which the first agent that starts its workers again in a round says why.
+pub const RESTART_KEY: &str = "torchelastic/agent/restart";
 /// Prefix of the keys of the exit barrier, at which agents whose workers succeeded wait for each other. It is
 /// PyTorch's.
 pub const EXIT_BARRIER_PREFIX: &str = "torchelastic/agent/terminal_state";
@@ -98,7 +100,16 @@ pub const FAILURE_BYTES_MAX: usize = 1024;
 /// Returns the message with which an agent announces that its workers failed and are out of restarts. It is sent to the
 /// other agents and written at [`FAILURE_KEY`].
 pub fn failure_message(agent: &str, group_rank: u64, reason: &Reason) -> String {
-    let mut message = format!("{agent} (group rank {group_rank}): {reason}");
+    bounded(format!("{agent} (group rank {group_rank}): {reason}"))
+}
+
+/// Returns the message with which an agent says why it starts its workers again. It is written at [`RESTART_KEY`].
+pub fn restart_message(agent: &str, group_rank: u64, reason: &Reason) -> String {
+    bounded(format!("node {agent} (group rank {group_rank}) restarts: {reason}"))
+}
+
+/// Shortens a message to the length of a failure message.
+pub fn bounded(mut message: String) -> String {
     message.truncate(message.floor_char_boundary(FAILURE_BYTES_MAX));
     message
 }

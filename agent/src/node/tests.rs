@@ -6,8 +6,9 @@ use crate::phase::Phase;
 use crate::reason::{NoRound, Reason};
 use crate::supervisor::{Outcome, Output as Do};
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec;
+use alloc::vec::Vec;
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 
@@ -310,4 +311,70 @@ fn a_backend_without_events_is_asked_in_intervals() {
         play.node.supervisor().outcome(),
         Some(&Outcome::Failed { reason: Reason::JobFailed { message: message.into() } })
     );
+}
+
+/// Lets the worker of a running agent fail.
+fn fail_worker(play: &mut Play) {
+    let at = play.now;
+    let (exit, was_ending) = (ExitStatus::Code(7), false);
+    play.give(Input::Worker(WorkerEvent::Exited { local_rank: 0, exit, at, was_ending, returned: None }));
+}
+
+#[test]
+fn an_agent_records_why_it_restarts_before_it_comes_back_and_still_learns_of_a_death() {
+    let mut play = Play::new(one_worker());
+    play.running();
+    fail_worker(&mut play);
+    play.answer(|request| *request == Request::NextEvent, failed(ErrorKind::Cancelled));
+    let record = b"node host (group rank 1) restarts: rank 1 (local rank 0) ended with exit code 7".to_vec();
+    let key = "torchelastic/agent/restart".into();
+    // Its processes are gone before the record is written.
+    play.give(Input::Worker(WorkerEvent::Empty));
+    assert_eq!(play.calls.len(), 1, "the join waits for the record: {:?}", play.calls);
+    assert_eq!(play.store(values(&[""])), StoreOperation::SetIfAbsent(key, record));
+    assert_eq!(play.calls.iter().map(|(_, request)| request).collect::<Vec<_>>(), [&Request::Join]);
+
+    let mut play = Play::new(one_worker());
+    play.running();
+    fail_worker(&mut play);
+    play.answer(|request| *request == Request::NextEvent, failed(ErrorKind::Cancelled));
+    play.store(values(&[""]));
+    let why = rendezvous_core::wire::native::Why::Connection;
+    let died = RoundEvent::PeerDied { round: 4, node_rank: 0, node: "node-a".into(), why };
+    let left = play.node.supervisor().restarts_left();
+    play.answer(|request| *request == Request::NextEvent, Ok(Answer::Event(Some(died))));
+    assert_eq!(play.node.supervisor().restarts_left(), left + 1, "the failure is excused");
+}
+
+#[test]
+fn an_agent_that_restarts_for_another_one_says_which_worker_failed_there() {
+    let record = "node a (group rank 0) restarts: rank 0 (local rank 0) was ended by SIGKILL";
+    let over = RoundEvent::RoundOver { round: 4, why: rendezvous_core::wire::native::Why::TooFewNodes };
+    let waiting = RoundEvent::NodesWaiting { nodes: 1 };
+    for event in [over, waiting] {
+        for (answer, expected) in [
+            (values(&[record]), Reason::PeerRestarts { message: record.into() }),
+            (
+                failed(ErrorKind::TimedOut),
+                match event {
+                    RoundEvent::NodesWaiting { nodes } => Reason::NodesWaiting { nodes: nodes.into() },
+                    _ => Reason::RoundOver { message: event.to_string().into() },
+                },
+            ),
+        ] {
+            let mut play = Play::new(one_worker());
+            play.running().outputs.clear();
+            play.answer(|request| *request == Request::NextEvent, Ok(Answer::Event(Some(event.clone()))));
+            if matches!(event, RoundEvent::NodesWaiting { .. }) {
+                play.answer(|request| *request == Request::NodesWaiting, Ok(Answer::Number(1)));
+            }
+            let read = StoreOperation::Get(vec!["torchelastic/agent/restart".into()]);
+            assert_eq!(play.store(answer), read);
+            let reasons = play.outputs.iter().filter_map(|output| match output {
+                Output::Supervisor(Do::Notify(Notice::Phase { to: Phase::Restarting, reason, .. })) => Some(reason),
+                _ => None,
+            });
+            assert_eq!(reasons.collect::<Vec<_>>(), [&expected]);
+        }
+    }
 }

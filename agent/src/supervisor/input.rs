@@ -27,6 +27,8 @@ pub struct Round {
 pub enum Membership {
     /// This many nodes wait for the next round.
     NodesWaiting { nodes: u64 },
+    /// Another agent left the round to start its workers again.
+    PeerRestarts { message: Box<str> },
     /// Another member died.
     PeerDied { message: Box<str> },
     /// The round has ended.
@@ -302,6 +304,11 @@ pub enum Output {
     /// Notify the other agents that this one's workers failed and are out of restarts. Not answered.
     Announce {
         /// Reason of the failure.
+        reason: Reason,
+    },
+    /// Record for the other agents why this one starts its workers again. Not answered.
+    ExplainRestart {
+        /// Reason of the restart.
         reason: Reason,
     },
     /// Notify the other agents that this one leaves in the middle of the round, before its workers end. Not answered.

@@ -235,6 +235,7 @@ fn inputs(play: &Play) -> Vec<(&'static str, Input)> {
         ("lost sight", Input::Worker(WorkerEvent::GuardLost { message: message() })),
         ("nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 2 })),
         ("no nodes waiting", Input::Member(Membership::NodesWaiting { nodes: 0 })),
+        ("peer restarts", Input::Member(Membership::PeerRestarts { message: message() })),
         ("peer died", Input::Member(Membership::PeerDied { message: message() })),
         ("round over", Input::Member(Membership::RoundOver { message: message() })),
         ("left behind", Input::Member(Membership::Excluded)),
@@ -262,6 +263,7 @@ fn brief(output: &Output) -> String {
         Output::Close { leave_mode, .. } => format!("{leave_mode:?}").to_lowercase(),
         Output::Cancel { .. } => "cancel".into(),
         Output::Announce { .. } => "announce".into(),
+        Output::ExplainRestart { .. } => "explain restart".into(),
         Output::Start { attempt } => format!("start {attempt}"),
         Output::Signal { signal } => format!("signal {signal}"),
         Output::NameLeftovers => "name leftovers".into(),
@@ -437,7 +439,8 @@ fn a_start_that_comes_to_nothing_is_a_failure() {
     assert_eq!(play.agent.deadline(), Some(play.now + play.agent.spec().start_timeout));
     play.pass(play.agent.spec().start_timeout);
     assert_eq!((play.phase(), play.agent.restarts_left()), (Phase::Restarting, 0));
-    assert_eq!(play.actions(), [Output::Signal { signal: 15 }]);
+    let explained = Output::ExplainRestart { reason: Reason::StartTimeout };
+    assert_eq!(play.actions(), [explained, Output::Signal { signal: 15 }]);
     // A start that is complete in time has no deadline any more.
     assert_eq!(in_phase(Phase::Running).agent.deadline(), None);
 }
@@ -502,7 +505,8 @@ fn a_stop_timeout_of_nothing_kills_at_once() {
     play.running();
     play.outputs.clear();
     play.exited(0, ExitStatus::Code(1));
-    assert_eq!(play.actions(), [Output::Kill]);
+    let reason = Reason::WorkerFailed { worker: ranks(0), exit: ExitStatus::Code(1) };
+    assert_eq!(play.actions(), [Output::ExplainRestart { reason }, Output::Kill]);
 }
 
 #[test]

@@ -510,6 +510,33 @@ fn a_node_that_dies_makes_the_others_meet_again() {
 }
 
 #[test]
+fn the_agents_that_restart_with_a_failed_one_name_its_worker() {
+    for nodes in [(2, 2), (1, 2)] {
+        let job = Job::new();
+        let script = "test -e failed && exit 0
+            test $GROUP_RANK = 0 && { echo > up$GROUP_WORLD_SIZE; exec sleep 1000; }
+            until test -e up2; do sleep 0.01; done; touch failed; kill -9 $$$$";
+        let spec = || WorkerSpec { max_restarts: 1, ..spec(1) };
+        let agents = ["a", "b"].map(|name| job.run(name, nodes, spec(), script));
+        let mut reasons = agents.each_ref().map(|agent| loop {
+            match agent.until_restarting() {
+                // The first round may have one node.
+                Reason::NodesWaiting { .. } if nodes.0 == 1 => {}
+                reason => break reason.to_string(),
+            }
+        });
+        reasons.sort();
+        let [of_peer, own] = &reasons;
+        assert!(of_peer.starts_with("node "), "{reasons:?}");
+        assert!(of_peer.ends_with(&format!(" (group rank 1) restarts: {own}")), "{reasons:?}");
+        assert_eq!(own, "rank 1 (local rank 0) was ended by SIGKILL");
+        for agent in agents {
+            assert_eq!(agent.result().outcome, SUCCEEDED);
+        }
+    }
+}
+
+#[test]
 fn a_node_that_is_stopped_makes_the_others_meet_again() {
     let job = Job::new();
     let ready = job.folder.pipe("ready");

@@ -400,6 +400,10 @@ impl World {
             }
             Reason::Stuck { .. } => ledger.mishaps.iter().any(|mishap| matches!(mishap, Mishap::Stuck(_))),
             Reason::TimerExpired { .. } => ledger.mishaps.contains(&Mishap::TimerExpires),
+            Reason::PeerRestarts { message } => {
+                last_received_at(&|one| *one == Membership::PeerRestarts { message: message.clone() })
+                    && self.agent_counts.paid > 0
+            }
             Reason::PeerDied { message } => {
                 last_received_at(&|one| *one == Membership::PeerDied { message: message.clone() })
             }
