@@ -58,6 +58,8 @@ pub const RDZV_WHY_REPLACED: i32 = 16;
 pub const RDZV_WHY_REFUSED: i32 = 17;
 /// Reason: it requested another round, and left or timed out before that round was formed.
 pub const RDZV_WHY_GAVE_UP: i32 = 18;
+/// Reason: it was stopped before its work was done, and said so.
+pub const RDZV_WHY_STOPPED: i32 = 19;
 
 /// Event of a round or of the run. Fields that its kind does not name are 0 or NULL.
 #[repr(C)]
@@ -198,6 +200,7 @@ mod tests {
             RDZV_WHY_REPLACED,
             RDZV_WHY_REFUSED,
             RDZV_WHY_GAVE_UP,
+            RDZV_WHY_STOPPED,
         ];
         assert!(Why::ALL.iter().map(|why| i32::from(why.number())).eq(named));
     }

@@ -138,6 +138,9 @@ rdzv_status rdzv_parse_endpoint(const uint8_t *endpoint, size_t endpoint_len, rd
 // Reason: it requested another round, and left or timed out before that round was formed.
 #define RDZV_WHY_GAVE_UP 18
 
+// Reason: it was stopped before its work was done, and said so.
+#define RDZV_WHY_STOPPED 19
+
 // Event of a round or of the run. Fields that its kind does not name are 0 or NULL.
 typedef struct {
   // Set to `sizeof(rdzv_round_event)` before the call. The library sets it to the number of bytes it

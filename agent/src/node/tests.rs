@@ -371,7 +371,9 @@ fn an_agent_that_restarts_for_another_one_says_which_worker_failed_there() {
             let read = StoreOperation::Get(vec!["torchelastic/agent/restart".into()]);
             assert_eq!(play.store(answer), read);
             let reasons = play.outputs.iter().filter_map(|output| match output {
-                Output::Supervisor(Do::Notify(Notice::Phase { to: Phase::Restarting, reason, .. })) => Some(reason),
+                Output::Supervisor(Do::Notify(Notice::Phase { to: Phase::Restarting, reason, .. })) => {
+                    Some(reason)
+                }
                 _ => None,
             });
             assert_eq!(reasons.collect::<Vec<_>>(), [&expected]);

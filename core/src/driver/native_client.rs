@@ -42,7 +42,7 @@ use crate::node::native_client::Ending;
 use crate::node::native_client::fault::{Describe, DescribeEnd, failure_of};
 use crate::store::call::WaitMode;
 use crate::store::op::Key;
-use crate::wire::native::{Fault, FaultCode, Message, ServerFrame};
+use crate::wire::native::{ClientFrame, Fault, FaultCode, Message, ServerFrame};
 use crate::wire::sink::Length;
 use alloc::sync::Weak;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -244,6 +244,8 @@ enum Command {
     ForgetLease(u64),
     /// Ends the calls that were sent before and whose tokens are cancelled.
     CheckTokens,
+    /// Sends the server this request, which ends the session. The session is over after [`ABANDON_TIMEOUT`] in any case.
+    Abandon(Box<EncodedRequest>),
     Stop,
 }
 
@@ -375,6 +377,8 @@ type Machine = crate::node::native_client::NativeClient<PENDING>;
 
 /// Time after a call's deadline. A session's thread that has not responded by then is considered dead.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest time that a session takes to notify its server that it is abandoned.
+const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl NativeClient {
     /// Starts to connect to the server at `host` (a name or an address) and `port` without waiting for it. Without a
@@ -400,7 +404,7 @@ impl NativeClient {
         let wait_mode = options.connect_timeout + options.timeouts.answer + THREAD_TIMEOUT;
         let client = Self::spawn(host, port, options, Some(reply))?;
         let given_up = client.clone();
-        let _guard = token.on_cancel(move || given_up.abandon());
+        let _guard = token.on_cancel(move || given_up.hang_up());
         Err(error(match opened.recv_timeout(wait_mode) {
             _ if token.is_cancelled() => Loss::cancelled(),
             Ok(Ok(())) => return Ok(client),
@@ -498,8 +502,16 @@ impl NativeClient {
 
     /// Ends the session without a goodbye and without waiting. The server considers the node dead when its grace
     /// period is over.
-    pub fn abandon(&self) {
+    pub fn hang_up(&self) {
         self.inner.thread.send(Command::Stop);
+    }
+
+    /// Ends the session without waiting, and notifies the server that the node was stopped with its work undone. Without
+    /// a connection the server considers the node dead when its grace period is over.
+    pub fn abandon(&self) {
+        let frame = ClientFrame::Abandon {};
+        let encoded = EncodedRequest::new(Operation::Bye, &frame, ABANDON_TIMEOUT);
+        self.inner.thread.send(Command::Abandon(Box::new(encoded)));
     }
 
     /// Returns host and port of the server.

@@ -57,6 +57,9 @@ impl fmt::Display for RoundEvent {
             Self::PeerDied { round, node_rank, node, why: why @ (Why::Refused | Why::GaveUp) } => {
                 write!(f, "node {node} (rank {node_rank} of round {round}) was lost: {why}")
             }
+            Self::PeerDied { round, node_rank, node, why: why @ Why::Stopped } => {
+                write!(f, "node {node} (rank {node_rank} of round {round}) left: {why}")
+            }
             Self::PeerDied { round, node_rank, node, why } => {
                 write!(f, "node {node} (rank {node_rank} of round {round}) died: {why}")
             }

@@ -203,9 +203,9 @@ impl Sessions {
                     self.outputs.push_back(Output::Refused { conn, fault });
                 }
             }
-            Input::Bye { conn } => {
+            Input::Bye { conn, why } => {
                 let session = self.of(conn).ok_or(InputError::NoSession(conn))?;
-                self.event(now, session, ServerEvent::Left, Why::Left);
+                self.event(now, session, ServerEvent::Left, why);
             }
             Input::Lost { conn, why } => {
                 let session = self.of(conn).ok_or(InputError::NoSession(conn))?;

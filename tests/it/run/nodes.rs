@@ -246,7 +246,7 @@ fn nodes_with_given_ranks_start_anew_together_and_find_nothing_of_the_start_befo
         ran.says(1, &first).says(1, &format!("paid {paid}")).says(0, &format!("again at {},", job.port));
         ran.says(1, "round 1: 2 nodes, this one is").says(0, "run: start 2");
     }
-    zero.tells("a node waits for the next round");
+    zero.tells("(group rank 1) restarts: rank 1 (local rank 0) ended with exit code 3: 1 worker stop");
 }
 
 #[test]

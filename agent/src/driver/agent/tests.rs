@@ -518,11 +518,13 @@ fn the_agents_that_restart_with_a_failed_one_name_its_worker() {
             until test -e up2; do sleep 0.01; done; touch failed; kill -9 $$$$";
         let spec = || WorkerSpec { max_restarts: 1, ..spec(1) };
         let agents = ["a", "b"].map(|name| job.run(name, nodes, spec(), script));
-        let mut reasons = agents.each_ref().map(|agent| loop {
-            match agent.until_restarting() {
-                // The first round may have one node.
-                Reason::NodesWaiting { .. } if nodes.0 == 1 => {}
-                reason => break reason.to_string(),
+        let mut reasons = agents.each_ref().map(|agent| {
+            loop {
+                match agent.until_restarting() {
+                    // The first round may have one node.
+                    Reason::NodesWaiting { .. } if nodes.0 == 1 => {}
+                    reason => break reason.to_string(),
+                }
             }
         });
         reasons.sort();
@@ -548,10 +550,13 @@ fn a_node_that_is_stopped_makes_the_others_meet_again() {
     }
     second.control.stop();
     // The agent has no restarts, and its worker does not wait for peers: only the agent can notice the leave.
-    first.until(|event| match event {
-        AgentEvent::Notice(Notice::Phase { reason: Reason::PeerDied { .. }, .. }) => Some(()),
+    let reason = first.until(|event| match event {
+        AgentEvent::Notice(Notice::Phase { reason: reason @ Reason::PeerDied { .. }, .. }) => {
+            Some(reason.to_string())
+        }
         _ => None,
     });
+    assert!(reason.ends_with(") left: it was stopped before its work was done"), "{reason}");
     first.until_running();
     assert_eq!(first.control.worker_group().group_world_size, 1);
     assert_eq!(second.result().outcome, Outcome::Stopped { cause: StopCause::Requested });

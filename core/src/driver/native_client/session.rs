@@ -1,8 +1,10 @@
 //! Thread of a session. One iteration waits for events, reads the socket, and writes the output of the state machine.
 
 use super::inbox::Inbox;
-use super::session_driver::{READ_BYTES, SessionDriver, SessionOutput};
-use super::{ClientShared, Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, Submitted};
+use super::session_driver::{EncodedRequest, READ_BYTES, SessionDriver, SessionOutput};
+use super::{
+    ABANDON_TIMEOUT, ClientShared, Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, Submitted,
+};
 use crate::driver::channel::Receiver;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::prelude::*;
@@ -33,6 +35,8 @@ pub(super) struct Session {
     buffer: Box<[u8]>,
     /// Whether there was no connection in the last iteration.
     was_trying: bool,
+    /// When the session ends that its owner has abandoned.
+    end_by: Option<Instant>,
 }
 
 impl Session {
@@ -56,6 +60,7 @@ impl Session {
             streams: HashMap::new(),
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             was_trying: true,
+            end_by: None,
         })
     }
 
@@ -78,7 +83,11 @@ impl Session {
                 break;
             }
             let before = self.clock().now();
-            let ready = match self.events.wait(self.driver.poll_timeout()) {
+            if self.end_by.is_some_and(|by| by <= before) {
+                break;
+            }
+            let until = [self.driver.poll_timeout(), self.end_by].into_iter().flatten().min();
+            let ready = match self.events.wait(until) {
                 Ok(ready) => ready,
                 // The system's event queue failed: nothing can be received any more.
                 Err(error) => {
@@ -147,10 +156,19 @@ impl Session {
                 }
                 Command::ForgetLease(id) => drop(self.streams.remove(&id)),
                 Command::CheckTokens => self.check_tokens(),
+                Command::Abandon(request) => self.abandon(*request),
                 Command::Stop => return true,
             }
         }
         false
+    }
+
+    /// Sends the request that ends the session. Its bytes leave at once: the last handle may be dropped next.
+    fn abandon(&mut self, request: EncodedRequest) {
+        self.end_by = Some(self.clock().now() + ABANDON_TIMEOUT);
+        if self.driver.begin(request).is_ok() {
+            self.driver.execute(&self.events);
+        }
     }
 
     fn check_tokens(&mut self) {

@@ -405,9 +405,10 @@ impl RendezvousHandler for RdzvRendezvous {
         client.is_over() || client.with_token(&token).close(timeout).is_ok()
     }
 
-    /// Ends the session without a goodbye: a node that says goodbye is done, and its round continues without it. The
-    /// other nodes see a death once the session's grace is over. A session that is just being opened is in no round,
-    /// so the other nodes are not notified of its end.
+    /// Ends the session, and notifies the other nodes that this one was stopped. A node that says goodbye is done
+    /// instead, and its round continues without it. If the server cannot be reached, or does not know of nodes that are
+    /// stopped, the other nodes see a death once the session's grace is over. A session that is just being opened is in
+    /// no round, so the other nodes are not notified of its end.
     fn abandon(&self) {
         // Another thread holds the link only briefly, and this function does not wait.
         self.is_abandoned.store(true, Ordering::Release);
@@ -433,7 +434,7 @@ impl Drop for RdzvRendezvous {
     fn drop(&mut self) {
         let link = self.link.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(link) = link {
-            link.client.abandon();
+            link.client.hang_up();
         }
     }
 }

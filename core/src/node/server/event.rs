@@ -147,7 +147,9 @@ impl Event {
         match self {
             Self::Accepted { .. }
             | Self::SessionOpened { .. }
-            | Self::SessionEnded { why: Why::Left | Why::ServerStopped, .. } => Severity::Routine,
+            | Self::SessionEnded { why: Why::Left | Why::Stopped | Why::ServerStopped, .. } => {
+                Severity::Routine
+            }
             Self::Closed { reason, .. } if !reason.is_expulsion() => Severity::Routine,
             // A store's handle that is freed closes its connection without a goodbye. Only a node of a run is missed.
             Self::Run { .. } | Self::SessionEnded { run_id: None, why: Why::Connection, .. } => {
@@ -235,7 +237,9 @@ impl CloseReason {
     pub const fn is_expulsion(&self) -> bool {
         match self {
             Self::PeerClosed | Self::Lost(_) | Self::HostSilent(_) => false,
-            Self::SessionOver(why) => !matches!(why, Why::Left | Why::ServerStopped | Why::Superseded),
+            Self::SessionOver(why) => {
+                !matches!(why, Why::Left | Why::Stopped | Why::ServerStopped | Why::Superseded)
+            }
             _ => true,
         }
     }

@@ -310,10 +310,11 @@ impl Native {
             }
         };
         match parsed {
-            Ok(Some(ClientFrame::Bye {})) => {
+            Ok(Some(frame @ (ClientFrame::Bye {} | ClientFrame::Abandon {}))) => {
                 self.done(context, request);
+                let why = if frame == (ClientFrame::Bye {}) { Why::Left } else { Why::Stopped };
                 // The session is attached to this connection.
-                let _ = self.sessions.handle(context.now, Input::Bye { conn });
+                let _ = self.sessions.handle(context.now, Input::Bye { conn, why });
             }
             Ok(Some(frame)) => self.request(context, request, &frame),
             Ok(None) => {

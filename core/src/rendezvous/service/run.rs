@@ -454,7 +454,7 @@ impl Run {
             Departure::Ended(why) => {
                 self.set_member_state(participant, MemberState::Ended(why));
                 self.transition(participant, NodeStateEvent::End, fx);
-                if why != Why::Replaced {
+                if !matches!(why, Why::Replaced | Why::Stopped) {
                     self.remember_failure(now, node.host(), failed_hosts_max);
                 }
                 if was_in_live_round && let Some((round, rank)) = last {

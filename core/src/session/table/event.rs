@@ -46,10 +46,12 @@ pub enum Input<'a> {
         /// 16 unpredictable bytes for a new session. The caller has the entropy.
         fresh_token: [u8; 16],
     },
-    /// BYE, after it was answered.
+    /// BYE or ABANDON, after it was answered.
     Bye {
         /// Connection on which it arrived.
         conn: ConnId,
+        /// [`Why::Left`] or [`Why::Stopped`].
+        why: Why,
     },
     /// A connection has ended.
     Lost {

@@ -221,7 +221,8 @@ fn limits_and_ends_are_told() {
     greet(&mut sessions, at(0), 2, hello(0));
     assert_eq!(refused(&greet(&mut sessions, at(0), 3, hello(0))), (FaultCode::TooManySessions, 3, 0));
 
-    assert_eq!(feed(&mut sessions, at(1), Input::Bye { conn: conn(0) }), ended(Why::Left, Some(conn(0))));
+    let bye = Input::Bye { conn: conn(0), why: Why::Left };
+    assert_eq!(feed(&mut sessions, at(1), bye), ended(Why::Left, Some(conn(0))));
     let outputs = feed(&mut sessions, at(2), Input::Stop);
     let stopped =
         |output: &Output| matches!(output, Output::Ended { why: Why::ServerStopped, conn: Some(_), .. });

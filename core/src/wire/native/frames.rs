@@ -55,6 +55,8 @@ define_frames! {
         0x0004 Small Bye {}
         /// Cancels a pending request.
         0x0005 Small Cancel { request: u64 }
+        /// Ends the session of a node that leaves its round with its work undone.
+        0x0006 Small Abandon {}
 
         /// Stores a value.
         0x0010 Value Set { key: Key<'a>, value: &'a [u8] } batchable

@@ -74,6 +74,8 @@ open_choice! {
         17 Refused: "it wanted another round, and the run is closed",
         /// It requested another round, and left or timed out before there was one.
         18 GaveUp: "it wanted another round, and gave that up",
+        /// It was stopped, and said so before it left.
+        19 Stopped: "it was stopped before its work was done",
     }
 }
 

@@ -89,6 +89,7 @@ fn client_samples() -> Vec<ClientFrame<'static>> {
         F::Acknowledge {},
         F::Bye {},
         F::Cancel { request: 12 },
+        F::Abandon {},
         F::Set { key, value: b"value" },
         F::CompareSet { key, expected: b"", desired: b"d" },
         F::Get { timeout_ms: 30_000, key },

@@ -104,7 +104,7 @@ impl LivenessWatcher {
 impl Drop for LivenessWatcher {
     /// Ends the session, and with it the key.
     fn drop(&mut self) {
-        self.client.abandon();
+        self.client.hang_up();
     }
 }
 

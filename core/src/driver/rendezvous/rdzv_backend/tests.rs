@@ -538,5 +538,8 @@ fn an_abandoned_node_is_missed_whatever_other_calls_are_in_progress() {
     nodes[0].abandon();
     drop(held);
     assert!(nodes[0].shutdown());
-    assert!(matches!(next_event(&nodes[1]), RoundEvent::PeerDied { .. }));
+    let event = next_event(&nodes[1]);
+    assert!(matches!(event, RoundEvent::PeerDied { why: Why::Stopped, .. }), "{event:?}");
+    let text = event.to_string();
+    assert!(text.ends_with(" of round 0) left: it was stopped before its work was done"), "{text}");
 }
