@@ -12,9 +12,13 @@ use rendezvous_agent::spec::RankAssignment;
 use rendezvous_agent::streams::{LocalRanksFilter, StdSetting, parse_needles};
 use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::rendezvous::integer::parse_integer;
-use rendezvous_core::rendezvous::parameters::{ConfigValue, DURATIONS, RendezvousParameters};
-use rendezvous_core::rendezvous::parse::parse_config;
+use rendezvous_core::rendezvous::parameters::{
+    ConfigValue, DURATIONS, ParametersError, RendezvousParameters,
+};
+use rendezvous_core::rendezvous::parse::{Endpoint, parse_config};
+use rendezvous_core::rendezvous::rdzv_settings::{RdzvError, RdzvSettings};
 use rendezvous_core::rendezvous::registry::RegistryError;
+use rendezvous_core::rendezvous::static_settings::{StaticError, StaticSettings};
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -357,6 +361,14 @@ impl RunArguments {
                 self.nnodes
             )));
         }
+        // A port that the system chooses is known to one node alone.
+        if max > 1 && Endpoint::parse(&endpoint).is_ok_and(|endpoint| endpoint.port == Some(0)) {
+            return Err(Usage(format!(
+                "--rdzv-endpoint {endpoint}: port 0 is a free port that other nodes cannot know, so --nnodes {} needs a \
+                 port above 0, the same on every node",
+                self.nnodes
+            )));
+        }
         let usage = |error: &dyn std::fmt::Display| Usage(error.to_string());
         let config = parse_config(&self.rdzv_conf).map_err(|error| usage(&error))?;
         let (least, most) = (i64::from(min), i64::from(max));
@@ -379,6 +391,7 @@ impl RunArguments {
         if let Some(address) = self.listen_addr.as_deref().filter(|_| config.get("listen_host").is_none()) {
             parameters = parameters.with("listen_host", address);
         }
+        check_parameters(&parameters)?;
         let mut rendezvous = Rendezvous {
             parameters,
             local_addr: self.local_addr.clone(),
@@ -402,6 +415,39 @@ impl RunArguments {
             (None, _) => {}
         }
         Ok(rendezvous)
+    }
+}
+
+/// Refuses parameters that the backend refuses, and suggests the option that an unknown one is similar to.
+fn check_parameters(parameters: &RendezvousParameters) -> Result<(), Usage> {
+    let read = if parameters.backend == "static" {
+        StaticSettings::read(parameters).map(drop).map_err(|error| match error {
+            StaticError::Option(error) => with_suggestion(&error),
+            error => error.to_string(),
+        })
+    } else {
+        RdzvSettings::read(parameters).map(drop).map_err(|error| match error {
+            RdzvError::Option(error) => with_suggestion(&error),
+            error => error.to_string(),
+        })
+    };
+    read.map_err(Usage)
+}
+
+fn with_suggestion(error: &ParametersError) -> String {
+    /// The similarity from which on clap suggests a flag.
+    const SIMILARITY_MIN: f64 = 0.7;
+    let similar = match error {
+        ParametersError::Unknown { key, known, .. } => known
+            .iter()
+            .map(|name| (strsim::jaro(key, name), name))
+            .filter(|(similarity, _)| *similarity > SIMILARITY_MIN)
+            .max_by(|(one, _), (other, _)| one.total_cmp(other)),
+        _ => None,
+    };
+    match similar {
+        Some((_, name)) => format!("{error} Did you mean '{name}'?"),
+        None => error.to_string(),
     }
 }
 

@@ -101,7 +101,26 @@ fn an_unknown_key_of_the_configuration_is_refused_with_the_known_ones() {
         let flags = [flags, &["--rdzv-conf=join_timeoutt=3"]].concat();
         refused(&flags, "has no configuration option 'join_timeoutt'");
         refused(&flags, known);
+        // It is the only line: nothing has been configured yet.
+        let ran = Launch::shell(&flags, "echo started").run().with(2);
+        assert_eq!(ran.lines.len(), 1, "{ran:#?}");
     }
+    for (key, name) in [("join_timeoutt", "join_timeout"), ("keepalive_interval", "keep_alive_interval")] {
+        refused(&[&format!("--rdzv-conf={key}=3")], &format!("Did you mean '{name}'?"));
+    }
+    let ran = Launch::shell(&["--rdzv-conf=zzz=3"], "echo started").run().with(2);
+    ran.says(0, "Did you mean");
+}
+
+#[test]
+fn an_endpoint_whose_port_only_one_node_would_know_is_refused() {
+    for nodes in ["2", "1:2"] {
+        for backend in ["rdzv", "static"] {
+            let flags = ["--nnodes", nodes, "--rdzv-endpoint=127.0.0.1:0", "--rdzv-backend", backend];
+            refused(&flags, "--rdzv-endpoint 127.0.0.1:0: port 0 is a free port that other nodes cannot know");
+        }
+    }
+    Launch::shell(&["--rdzv-endpoint=127.0.0.1:0"], "echo started").run().with(0).says(1, "started");
 }
 
 /// The same worker has the same name in every line and in the report, where its two ranks differ.
