@@ -213,6 +213,9 @@ fn time_that_is_up_and_calls_that_are_cancelled_say_so() {
     let server = server();
     let mut events = Loop::new().expect("a loop");
     let session = add(&mut events, &server, "n0");
+    // The session is open before the join: its timeout covers no connecting, and its end is the server's response.
+    let open = of(&mut events, session).submit(&RUN_INFO, WHILE).expect("submitted");
+    end_of(&mut events, open).expect("the session opens");
     let entry = Entry { join_timeout_ms: 30, ..as_node("n0", nodes(2, 2)) };
     let call =
         of(&mut events, session).submit(&NativeRequest::Join(entry, Role::Member), WHILE).expect("submitted");
