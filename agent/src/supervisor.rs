@@ -87,6 +87,8 @@ pub struct Supervisor {
     /// Whether descendants of the agent may be alive.
     has_descendants: bool,
     stopping: Option<Stopping>,
+    /// Reason of the last stop.
+    stop_reason: Reason,
     due: Option<Due>,
     unexplained: Option<Unexplained>,
     /// The failure that ends the job unless a peer's death explains it; set in `Phase::Ending` only.
@@ -140,6 +142,7 @@ impl Supervisor {
             call: None,
             has_descendants: false,
             stopping: None,
+            stop_reason: Reason::Begun,
             due: None,
             unexplained: None,
             suspicion: None,

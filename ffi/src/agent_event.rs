@@ -33,7 +33,8 @@ pub const RDZV_PHASE_OVER: i32 = 9;
 pub const RDZV_AGENT_EVENT_PHASE: i32 = 1;
 /// All workers of `attempt` run; the five `*_us` fields have the time of each step.
 pub const RDZV_AGENT_EVENT_RUNNING: i32 = 2;
-/// Worker `local_rank` exited with `exit_code`; `was_stopped` is 1 if the agent had stopped it.
+/// Worker `local_rank` exited with `exit_code`; `was_stopped` is 1 if the agent had stopped it. `message`
+/// says how it ended or, if it was stopped, why.
 pub const RDZV_AGENT_EVENT_EXITED: i32 = 3;
 /// The agent kills the remaining processes; `message` has the reason.
 pub const RDZV_AGENT_EVENT_KILLING: i32 = 4;
@@ -151,14 +152,15 @@ fn projected(event: &AgentEvent, group: &WorkerGroup) -> (rdzv_agent_event, Stri
             };
             (view, String::new())
         }
-        AgentEvent::Notice(Notice::Exited { local_rank, exit, was_stopped }) => {
+        AgentEvent::Notice(Notice::Exited { local_rank, exit, stopped_for }) => {
             let view = rdzv_agent_event {
                 local_rank: *local_rank,
                 exit_code: exit.exit_code(),
-                was_stopped: i32::from(*was_stopped),
+                was_stopped: i32::from(stopped_for.is_some()),
                 ..of(RDZV_AGENT_EVENT_EXITED)
             };
-            (view, String::new())
+            let text = |worker| Notice::exit_text(worker, *exit, stopped_for.as_ref());
+            (view, group.ranks_of(*local_rank).map(text).unwrap_or_default())
         }
         AgentEvent::Notice(Notice::TimerExpired(timer)) => {
             let worker = timer.local_rank.and_then(|local_rank| group.ranks_of(local_rank));

@@ -325,7 +325,8 @@ typedef struct {
 // All workers of `attempt` run; the five `*_us` fields have the time of each step.
 #define RDZV_AGENT_EVENT_RUNNING 2
 
-// Worker `local_rank` exited with `exit_code`; `was_stopped` is 1 if the agent had stopped it.
+// Worker `local_rank` exited with `exit_code`; `was_stopped` is 1 if the agent had stopped it. `message`
+// says how it ended or, if it was stopped, why.
 #define RDZV_AGENT_EVENT_EXITED 3
 
 // The agent kills the remaining processes; `message` has the reason.

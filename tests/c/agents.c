@@ -102,6 +102,11 @@ static void hear(void *user_data, const rdzv_agent_event *event) {
     case RDZV_AGENT_EVENT_EXITED:
       heard->exited += 1;
       heard->last_exit_code = event->exit_code;
+      if (event->was_stopped) {
+        CHECK_TEXT(event->message, "rank 0 (local rank 0) was stopped: rank 1 (local rank 1) ended with exit code 3");
+      } else if (event->exit_code == 3) {
+        CHECK_TEXT(event->message, "rank 1 (local rank 1) ended with exit code 3");
+      }
       break;
     case RDZV_AGENT_EVENT_KILLING: heard->killing += 1; break;
     case RDZV_AGENT_EVENT_WORKERS_FAILED:

@@ -65,7 +65,8 @@ impl Supervisor {
         let was_stopped =
             self.stopping.is_some_and(|stopping| stopping.began < at && stopping.accounts_for(exit))
                 && !self.overdue.contains(&local_rank);
-        self.notify(Notice::Exited { local_rank, exit, was_stopped });
+        let stopped_for = was_stopped.then(|| self.stop_reason.clone());
+        self.notify(Notice::Exited { local_rank, exit, stopped_for });
         if exit.is_success() && !(was_stopping && error_at.is_some()) {
             self.check_all_started(now);
             self.check_all_succeeded(now);

@@ -1,6 +1,6 @@
 //! Inputs and outputs of the supervisor.
 
-use crate::group::{ExitStatus, WorkerGroup};
+use crate::group::{ExitStatus, WorkerGroup, WorkerRanks};
 use crate::phase::Phase;
 use crate::ranks::Ranks;
 use crate::reason::{NoRound, Reason, StopCause, WaitFailure};
@@ -223,8 +223,8 @@ pub enum Notice {
         local_rank: u32,
         /// Exit status of the process.
         exit: ExitStatus,
-        /// Whether the agent had asked it to stop.
-        was_stopped: bool,
+        /// Reason of the stop, if the agent had asked it to stop.
+        stopped_for: Option<Reason>,
     },
     /// A worker's timer has expired.
     TimerExpired(ExpiredTimer),
@@ -250,6 +250,16 @@ pub enum Notice {
         /// The surviving workers.
         left: Left,
     },
+}
+
+impl Notice {
+    /// Returns the text of [`Notice::Exited`] for this worker.
+    pub fn exit_text(worker: WorkerRanks, exit: ExitStatus, stopped_for: Option<&Reason>) -> String {
+        match stopped_for {
+            Some(reason) => format!("{worker} was stopped: {reason}"),
+            None => format!("{worker} {exit}"),
+        }
+    }
 }
 
 /// Process IDs of the workers that survived being killed. Empty if the survivors are other descendants of the workers.

@@ -74,6 +74,7 @@ impl Supervisor {
             let until = now + self.spec.stop_timeout;
             let (step, leftovers) = (StopStep::Signalled(signal), Leftovers::WorkersLive);
             self.stopping = Some(Stopping { began: now, until, step, leftovers });
+            self.stop_reason = reason.clone();
             if self.spec.stop_timeout.is_zero() {
                 self.kill(now, Reason::StopTimeout);
             } else {

@@ -222,10 +222,13 @@ fn describe(agent: &Agent, notice: &Notice) -> Option<(LogLevel, String)> {
             let text = format!("start {attempt}: {ranks} of {all} run ({})", spans(timing));
             (LogLevel::Info, text)
         }
-        Notice::Exited { local_rank, exit, was_stopped: false } if !exit.is_success() => {
+        Notice::Exited { local_rank, exit, stopped_for: None } if !exit.is_success() => {
             let worker = group.workers.get(usize::try_from(*local_rank).ok()?)?;
             let pid = worker.pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
             (LogLevel::Warn, format!("{}{pid} {exit}", worker.ranks()))
+        }
+        Notice::Exited { local_rank, exit, stopped_for: reason @ Some(_) } => {
+            (LogLevel::Debug, Notice::exit_text(group.ranks_of(*local_rank)?, *exit, reason.as_ref()))
         }
         Notice::Exited { .. } => return None,
         Notice::TimerExpired(timer) => {

@@ -117,7 +117,10 @@ fn an_endpoint_whose_port_only_one_node_would_know_is_refused() {
     for nodes in ["2", "1:2"] {
         for backend in ["rdzv", "static"] {
             let flags = ["--nnodes", nodes, "--rdzv-endpoint=127.0.0.1:0", "--rdzv-backend", backend];
-            refused(&flags, "--rdzv-endpoint 127.0.0.1:0: port 0 is a free port that other nodes cannot know");
+            refused(
+                &flags,
+                "--rdzv-endpoint 127.0.0.1:0: port 0 is a free port that other nodes cannot know",
+            );
         }
     }
     Launch::shell(&["--rdzv-endpoint=127.0.0.1:0"], "echo started").run().with(0).says(1, "started");

@@ -13,10 +13,22 @@ fn who_was_killed_is_the_root_cause_although_its_peers_ended_first() {
         .exited(2, ExitStatus::Signal(6))
         .give(Input::Worker(WorkerEvent::Empty));
     let exits = play.outputs.iter().filter_map(|output| match output {
-        Output::Notify(Notice::Exited { local_rank, was_stopped: false, .. }) => Some(*local_rank),
+        Output::Notify(Notice::Exited { local_rank, exit, stopped_for }) => {
+            Some(Notice::exit_text(ranks(*local_rank), *exit, stopped_for.as_ref()))
+        }
         _ => None,
     });
-    assert_eq!(exits.collect::<Vec<_>>(), [0, 3, 2], "an abort is no way to obey");
+    let stopped = "rank 5 (local rank 1) was stopped: rank 4 (local rank 0) ended with exit code 1";
+    assert_eq!(
+        exits.collect::<Vec<_>>(),
+        [
+            "rank 4 (local rank 0) ended with exit code 1",
+            "rank 7 (local rank 3) was ended by SIGKILL",
+            stopped,
+            // An abort is no way to obey.
+            "rank 6 (local rank 2) was ended by SIGABRT",
+        ]
+    );
     let report = play.actions().into_iter().find_map(|output| match output {
         Output::Report { failures, .. } => Some(failures),
         _ => None,
