@@ -21,6 +21,7 @@ pub mod fault;
 mod identify;
 mod join_requests;
 mod pending;
+mod session_end;
 
 pub use event::{BeginError, Ending, Event, Failed, Input, Output, Taken, ToWrite};
 use identify::Identification;
@@ -178,15 +179,6 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         self.enter(now, operation, span, Awaited::Yes).ok_or(Self::FULL)
     }
 
-    /// Begins to end the session. The client ends when the server has answered BYE. The call has no body.
-    ///
-    /// # Errors
-    /// See [`BeginError`].
-    pub fn begin_bye(&mut self, now: Instant, span: Duration) -> Result<u64, BeginError> {
-        self.bye = self.begin(now, Operation::Bye, (BYE, 0), span)?;
-        Ok(self.bye)
-    }
-
     /// Cancels a call. Returns `None` if it has completed already.
     pub fn cancel(&mut self, now: Instant, id: u64) -> Option<Failed> {
         let is_it = |call: &Pending| call.call == id && call.awaited == Awaited::Yes;
@@ -251,6 +243,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         };
         self.dialer.handle(now, input);
         self.follow_dialer(now);
+        self.end_unopened(now);
     }
 
     /// Returns the next action, in order.
@@ -767,9 +760,6 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         let _ = self.outputs.push_back(output);
     }
 }
-
-/// Kind of a BYE frame.
-const BYE: u16 = 0x0004;
 
 /// Returns the effect of a request that the server may have received.
 const fn effect_of(operation: Operation) -> Effect {

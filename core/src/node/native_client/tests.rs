@@ -269,6 +269,33 @@ fn who_says_goodbye_with_the_greeting_makes_no_other_connection() {
 }
 
 #[test]
+fn a_session_that_was_never_opened_ends_at_once() {
+    let mut client = new(0);
+    client.handle(NOW(0), Input::Resolved(&[ADDRESS]));
+    outputs(&mut client);
+    let bye = client.begin_bye(NOW(1), SECOND).expect("there is room");
+    assert_eq!(outputs(&mut client), [Output::Disconnect, Output::Over(Ending::Left)]);
+    let failed = client.next_failed(NOW(1)).expect("it waits for nothing");
+    assert_eq!((failed.id, client.ending()), (bye, Some(Ending::Left)));
+}
+
+#[test]
+fn the_end_of_a_session_lets_earlier_calls_try_one_connection() {
+    let mut client = new(0);
+    let set = begin(&mut client, 0, Operation::Set);
+    let bye = client.begin_bye(NOW(0), SECOND).expect("there is room");
+    assert_eq!(client.ending(), None);
+    connect(&mut client, 0);
+    assert_eq!(ids(&writes(&mut client, 0)), [0, set, bye]);
+    let mut client = new(0);
+    begin(&mut client, 0, Operation::Set);
+    client.begin_bye(NOW(0), SECOND).expect("there is room");
+    client.handle(NOW(0), Input::Resolved(&[ADDRESS]));
+    client.handle(NOW(1), Input::ConnectFailed(ErrorKind::Refused, Cause::Os(111)));
+    assert_eq!(client.ending(), Some(Ending::Left));
+}
+
+#[test]
 fn a_peer_that_never_answers_the_greeting_is_a_timeout_after_the_whole_time() {
     for grace_ms in [0, 2000] {
         let mut client = new(grace_ms);
