@@ -41,13 +41,13 @@ named! {
         LeaseRenew: "lease_renew",
         LeaseRevoke: "lease_revoke",
         BarrierCancel: "barrier_cancel",
-        Join: "join",
-        Standby: "standby",
+        Join: "next_rendezvous",
+        Standby: "next_rendezvous",
         Leave: "leave",
         Close: "close",
         Members: "members",
         RunInfo: "run_info",
-        Bye: "bye",
+        Bye: "end_session",
         Session: "session",
         NamedBarrier: "barrier",
         LeaseWait: "lease_wait",
@@ -341,6 +341,8 @@ pub enum Cause {
     NoOperation,
     /// The code of the store backend called back into the handle that is calling it.
     CalledBack,
+    /// The caller may not make the request in the present state, for this reason.
+    State(&'static str),
 }
 
 /// Effect of a failed operation on the store.
@@ -391,7 +393,7 @@ impl Failure {
 pub struct Sentence<'a> {
     /// The failed operation.
     pub operation: Operation,
-    /// The first key, with the store's prefix and suffix.
+    /// The first key, as the caller gave it.
     pub key: Option<&'a dyn fmt::Display>,
     /// Total number of keys.
     pub keys_count: usize,
@@ -444,6 +446,9 @@ impl Sentence<'_> {
             ErrorKind::Cancelled => write!(f, " was cancelled after {span} while {phase}")?,
             ErrorKind::LimitExceeded => f.write_str(" was not done")?,
             ErrorKind::QueueEmpty => f.write_str(" found the queue empty")?,
+            ErrorKind::InvalidArgument if matches!(self.failure.cause, Cause::State(_)) => {
+                f.write_str(" is not possible now")?;
+            }
             ErrorKind::InvalidArgument => f.write_str(" got an invalid argument")?,
             ErrorKind::Unsupported => f.write_str(" is not supported")?,
             ErrorKind::Corrupt => write!(f, " found unreadable data after {span} while {phase}")?,
@@ -507,6 +512,7 @@ impl Sentence<'_> {
             (Cause::Locked, _) => f.write_str(": another process keeps the file locked"),
             (Cause::NoQueues, _) => f.write_str(": queue support is not implemented."),
             (Cause::NoOperation, _) => f.write_str(": stores of this kind do not have it"),
+            (Cause::State(reason), _) => write!(f, ": {reason}"),
             (Cause::CalledBack, _) => f.write_str(": it may not call the handle that is calling it"),
         }
     }

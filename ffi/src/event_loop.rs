@@ -338,7 +338,10 @@ impl rdzv_loop {
                 let change = &raw const *self.last_event.change.insert(change).0;
                 Some(rdzv_event { kind: RDZV_EVENT_CHANGE, change, ..view })
             }
-            SessionEvent::WatchOver(call, error) => self.complete(view, call, Err(watch_fault(&error))),
+            SessionEvent::WatchOver(call, error) => {
+                let key = self.ops.get(&call.0)?.1.lock_waiting().arguments.get(0).to_vec();
+                self.complete(view, call, Err(of_keys(watch_fault(&error), &[&key])))
+            }
             SessionEvent::LeaseOver { lease, why, .. } => {
                 let lease_why = why.number().into();
                 Some(rdzv_event { kind: RDZV_EVENT_LEASE_OVER, lease, lease_why, ..view })

@@ -74,7 +74,7 @@ void errors_of_native_stores_name_operation_and_key(void) {
   OK(rdzv_store_perform(store, op, -1, &error));
   CHECK_NUMBER(part_of(op, 1).status, RDZV_INVALID_ARGUMENT);
   const char *message = rdzv_error_message(part_of(op, 1).error);
-  if (strstr(message, "batch \"/text\"") == NULL) FAIL("no key: %s", message);
+  if (strstr(message, "batch \"text\"") == NULL) FAIL("no key: %s", message);
   rdzv_op_free(part);
   rdzv_op_free(op);
   rdzv_store_free(store);

@@ -71,7 +71,10 @@ void loops_have_native_stores(void) {
   next_is(loop, watch, "k", "v");
   FAILS(RDZV_REENTRANT, rdzv_op_ping(watch, &error));
   OK(rdzv_loop_cancel(loop, watch, &error));
-  CHECK_NUMBER(await_op(loop, watch).status, RDZV_CANCELLED);
+  const rdzv_result cancelled = await_op(loop, watch);
+  CHECK_NUMBER(cancelled.status, RDZV_CANCELLED);
+  CHECK_NUMBER(info_of(cancelled.error).key_count, 1);
+  CHECK_BYTES(info_of(cancelled.error).keys[0], "k");
   // One that is freed reports nothing.
   SUBMIT(store, watch, -1, rdzv_op_watch_key(watch, TEXT("k"), 0, &error));
   begins(loop, watch, 0);

@@ -186,15 +186,21 @@ void nodes_of_a_loop_fail_with_the_reason(void) {
              rdzv_loop_add_node(loop, &refused, NULL, &node, &error));
   CHECK(node == NULL);
   node = add_node(loop, server, "ada", ",join_timeout=1", NULL);
-  const struct failure invalid = {.status = RDZV_INVALID_ARGUMENT}, unsupported = {.status = RDZV_UNSUPPORTED};
+  const struct failure invalid = {.status = RDZV_INVALID_ARGUMENT,
+                                  .operation = "leave",
+                                  .message_part = "is not possible now: the node is in no round"};
+  const struct failure unsupported = {.status = RDZV_UNSUPPORTED};
   SUBMIT_FAILS_LIKE(invalid, node, op, rdzv_op_leave(op, &error));
   SUBMIT_FAILS_LIKE(unsupported, node, op, rdzv_op_barrier(op, TEXT("b"), 1, &error));
   SUBMIT(node, op, -1, rdzv_op_next_rendezvous(op, &error));
   const rdzv_result late = end_of(loop, op);
   CHECK_NUMBER(late.status, RDZV_RENDEZVOUS_TIMED_OUT);
-  CHECK_TEXT(info_of(late.error).operation, "join");
+  CHECK_TEXT(info_of(late.error).operation, "next_rendezvous");
   OK(rdzv_loop_submit(node, op, -1, &error));
-  SUBMIT_FAILS_LIKE(invalid, node, again, rdzv_op_next_rendezvous(again, &error));
+  const struct failure twice = {.status = RDZV_INVALID_ARGUMENT,
+                                .operation = "next_rendezvous",
+                                .message_part = "the node is joining already; wait until that operation has ended"};
+  SUBMIT_FAILS_LIKE(twice, node, again, rdzv_op_next_rendezvous(again, &error));
   OK(rdzv_loop_cancel(loop, op, &error));
   CHECK_NUMBER(end_of(loop, op).status, RDZV_CANCELLED);
   SUBMIT(node, op, -1, rdzv_op_get(op, TEXT("never"), &error));
@@ -208,6 +214,13 @@ void nodes_of_a_loop_fail_with_the_reason(void) {
   CHECK_NUMBER(rdzv_error_status(event.error), RDZV_RENDEZVOUS_CONNECTION);
   const struct failure gone = {.status = RDZV_SERVER_GONE};
   SUBMIT_FAILS_LIKE(gone, node, op, rdzv_op_run_info(op, &error));
+  // A node that has never reached a server ends at once.
+  OK(rdzv_loop_remove(node, &error));
+  const long long began_ms = now_ms();
+  node = add_node(loop, server, "bob", "", NULL);
+  SUBMIT(node, op, -1, rdzv_op_end_session(op, &error));
+  CHECK_NUMBER(end_of(loop, op).status, RDZV_OK);
+  CHECK(now_ms() - began_ms < PATIENCE_MS / 10);
   rdzv_loop_free(loop);
   rdzv_op_free(again);
   rdzv_op_free(op);

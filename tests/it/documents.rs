@@ -39,7 +39,7 @@ const ENTRIES: &[Entry] = &[
     Entry("README.md", "make demo", Check::Steps),
     Entry("README.md", "// hello.cpp", Check::Tested("the_commands_of_the_readme_do_what_it_says")),
     Entry("README.md", "make lib", Check::Tested("the_commands_of_the_readme_do_what_it_says")),
-    Entry("README.md", "get \"/addr/3\"", Check::Tested("errors_in_documents_are_those_of_the_library")),
+    Entry("README.md", "get \"addr/3\"", Check::Tested("errors_in_documents_are_those_of_the_library")),
     Entry("README.md", "rdzv run --nproc-per-node 4", Check::Commands),
     Entry("README.md", "rdzv run: start 0", Check::Tested("example_trainer_goes_on_from_its_checkpoint")),
     Entry("README.md", "C, C++, any language", Check::Shown("a diagram of the folders")),
@@ -437,8 +437,8 @@ fn errors_in_documents_are_those_of_the_library() {
     for (document, begins, error) in [
         (
             "README.md",
-            "get \"/addr/3\"",
-            CallError::new(Operation::Get, (Some(Key::raw(b"/addr/3")), 1), "10.0.0.5:29500", late),
+            "get \"addr/3\"",
+            CallError::new(Operation::Get, (Some(Key::scoped(b"/", b"addr/3")), 1), "10.0.0.5:29500", late),
         ),
         (
             "docs/cpp-guide.md",

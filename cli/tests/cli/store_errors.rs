@@ -40,11 +40,11 @@ fn what_does_not_come_in_time_is_code_3() {
     let server = start_server();
     let endpoint = server.local_addr();
     for (arguments, message) in [
-        (&["get", "missing"][..], &["get \"/missing\"", "timed out", "the key was not set"][..]),
-        (&["wait", "a", "b"], &["wait \"/a\" and 1 more key", "timed out"]),
+        (&["get", "missing"][..], &["get \"missing\"", "timed out", "the key was not set"][..]),
+        (&["wait", "a", "b"], &["wait \"a\" and 1 more key", "timed out"]),
         (&["multi-get", "a", "b"], &["multi_get", "timed out"]),
-        (&["queue-pop", "queue"], &["queue_pop \"/queue\"", "nothing was pushed"]),
-        (&["barrier", "gate", "2"], &["barrier \"/gate\"", "1 of 2 have arrived"]),
+        (&["queue-pop", "queue"], &["queue_pop \"queue\"", "nothing was pushed"]),
+        (&["barrier", "gate", "2"], &["barrier \"gate\"", "1 of 2 have arrived"]),
         (&["barrier", "gate-by-keys", "2", "--by-keys"], &["1 of 2 have arrived"]),
     ] {
         let ended = run(store(endpoint, arguments).args(["--timeout-ms", "50"]));
@@ -55,7 +55,7 @@ fn what_does_not_come_in_time_is_code_3() {
         expect_json_error(store(endpoint, &["get", "missing"]).env("RDZV_TIMEOUT_MS", "50"), 3, "timed_out");
     assert_eq!(
         (&error["operation"], &error["key"], &error["phase"]),
-        (&"get".into(), &"/missing".into(), &"waiting".into())
+        (&"get".into(), &"missing".into(), &"waiting".into())
     );
     assert_eq!(error["peer"], endpoint.to_string());
     assert!(error["elapsed_ms"].as_u64().is_some_and(|elapsed| (50..30_000).contains(&elapsed)), "{error}");
@@ -68,10 +68,10 @@ fn to_look_once_ends_at_once() {
     expect_error(
         &run(&mut store(endpoint, &["get", "missing", "--timeout-ms", "0"])),
         3,
-        &["get \"/missing\""],
+        &["get \"missing\""],
     );
     let pop = || store(endpoint, &["queue-pop", "queue", "--timeout-ms", "0"]);
-    expect_error(&run(&mut pop()), 1, &["queue_pop \"/queue\"", "found the queue empty"]);
+    expect_error(&run(&mut pop()), 1, &["queue_pop \"queue\"", "found the queue empty"]);
     expect_json_error(&mut pop(), 1, "queue_empty");
 }
 
@@ -95,7 +95,7 @@ fn a_server_that_goes_away_is_code_5() {
     expect_error(
         &run(&mut store(address, &["add", "n", "1"])),
         5,
-        &["add \"/n\"", "lost its server", "may have been applied"],
+        &["add \"n\"", "lost its server", "may have been applied"],
     );
     expect_json_error(&mut store(address, &["add", "n", "1"]), 5, "server_gone");
 }
@@ -105,7 +105,7 @@ fn an_add_to_what_is_no_number_says_so() {
     let server = start_server();
     assert_eq!(run(&mut store(server.local_addr(), &["set", "text", "none"])).code, 0);
     let ended = run(&mut store(server.local_addr(), &["add", "text", "1"]));
-    expect_error(&ended, 2, &["add \"/text\"", "the value is not a decimal number of 64 bits"]);
+    expect_error(&ended, 2, &["add \"text\"", "the value is not a decimal number of 64 bits"]);
 }
 
 #[test]

@@ -38,14 +38,15 @@ impl From<Failure> for Refusal {
 }
 
 impl CallError {
-    /// Makes the error of `operation` on `keys_count` keys, of which `key` is the first.
+    /// Makes the error of `operation` on `keys_count` keys, of which `key` is the first. The error has the key as the
+    /// caller gave it, without the scope that it has at the server.
     pub fn new(
         operation: Operation,
         (key, keys_count): (Option<Key<'_>>, usize),
         peer: &str,
         failure: Failure,
     ) -> Self {
-        let key = key.map(|key| shortened(key.to_string()));
+        let key = key.map(|key| shortened(Key::raw(key.name()).to_string()));
         Self(Box::new(Inner { operation, key, keys_count, peer: peer.into(), failure, message: None }))
     }
 
@@ -59,6 +60,16 @@ impl CallError {
     /// Replaces what happened.
     pub(super) fn with_failure(mut self, failure: Failure) -> Self {
         self.0.failure = failure;
+        self
+    }
+
+    /// Removes the scope from a key that the error has in one piece.
+    #[must_use]
+    pub(super) fn without_scope(mut self, scope: &[u8]) -> Self {
+        let name = self.0.key.as_deref().and_then(|key| key.strip_prefix(&*String::from_utf8_lossy(scope)));
+        if let Some(name) = name {
+            self.0.key = Some(name.into());
+        }
         self
     }
 

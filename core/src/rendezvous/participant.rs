@@ -183,6 +183,22 @@ pub enum Event<'b> {
 #[error("the request is not allowed for a node in state {0:?}")]
 pub struct InvalidState(pub Part);
 
+impl InvalidState {
+    /// Returns why the node cannot make the request, and what the caller can do. A node may join and leave in different
+    /// states, so the state says which of them it was.
+    pub const fn reason(self) -> &'static str {
+        match self.0 {
+            Joining | Seated | Standby => {
+                "the node is joining already; wait until that operation has ended, or cancel it"
+            }
+            Leaving => "the node is leaving; wait until that operation has ended",
+            Outside | Lost | Closed => "the node is in no round and is not joining one, so it has nothing to leave",
+            InRound | InLastRound | Between => "the node is in a round",
+            Replaced => "another session has joined under the node's name; end this one",
+        }
+    }
+}
+
 /// The server's frame is not of a kind that answers the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer is of another kind than the request")]

@@ -74,7 +74,7 @@ fn without_a_rank_the_waits_own_error_is_told() {
     let (_server, store) = server();
     let error = barrier(&store, &options(2, None, 100), None).expect_err("no other rank arrives");
     let MeetingError::Store(error) = error else { panic!("{error}") };
-    assert_eq!((error.kind(), error.key()), (ErrorKind::TimedOut, Some("/tr/last_member")));
+    assert_eq!((error.kind(), error.key()), (ErrorKind::TimedOut, Some("tr/last_member")));
     let error = barrier(&store, &options(2, None, 100), Some(&|_| String::new())).expect_err("no rank");
     assert_eq!(error.to_string(), "Tracing requires rank information");
     let error = barrier(&store, &options(0, None, 100), None).expect_err("no world");

@@ -93,7 +93,8 @@ impl LoopStore {
                             (Vec::new(), Ok(answer))
                         }
                         Err(failed) => {
-                            let error = CallError::of_call(&failed.call(), &self.peer, failed.failure);
+                            let error = CallError::of_call(&failed.call(), &self.peer, failed.failure)
+                                .without_scope(&self.options.scope);
                             (names_of(&failed.call(), &self.options.scope), Err(error))
                         }
                     };

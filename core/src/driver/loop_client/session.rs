@@ -99,6 +99,8 @@ enum LoopCall {
     Listing(Listed),
     /// A watch has begun.
     Watch {
+        /// Time at which the request began.
+        began: Instant,
         /// Request that began it.
         pending: PendingRequest,
         /// Size in bytes of the changes that were not taken yet.
@@ -190,7 +192,7 @@ impl LoopSession {
             Some(ServerFrame::LeaseOver { lease, why }) => SessionEvent::LeaseOver { call, lease, why },
             // Changes that were under way when the watch was cancelled are dropped.
             Some(ServerFrame::Changed { changes }) => {
-                let Some(LoopCall::Watch { pending, untaken }) = self.calls.get_mut(&push.id) else { return };
+                let Some(LoopCall::Watch { pending, untaken, .. }) = self.calls.get_mut(&push.id) else { return };
                 if *untaken < self.options.pushed_bytes_max {
                     let changes = changes.iter().map(|change| Change::of(&change, &self.options.scope));
                     let output = changes.map(|change| {
@@ -205,9 +207,10 @@ impl LoopSession {
                 SessionEvent::WatchOver(call, overrun)
             }
             Some(ServerFrame::WatchOver { why, oldest }) => {
-                let Some(LoopCall::Watch { pending, .. }) = self.calls.remove(&push.id) else { return };
+                let Some(LoopCall::Watch { began, pending, .. }) = self.calls.remove(&push.id) else { return };
                 let key = watched_key(&pending, &self.options.scope);
-                SessionEvent::WatchOver(call, WatchError::of(why, oldest, key, &self.peer))
+                let elapsed = events.now().since(began);
+                SessionEvent::WatchOver(call, WatchError::of((why, oldest), elapsed, key, &self.peer))
             }
             // A message of a later version.
             _ => return,
@@ -248,7 +251,7 @@ impl LoopSession {
             Some(LoopCall::Listing(listed)) => return self.page_ended(now, listed, encoded, answer),
             None => {
                 let (of_store, mut values) = (encoded.call()?, List::default());
-                let outcome = settle(&of_store, answer, &limits, &mut values);
+                let outcome = settle(&of_store, answer, &limits, &self.options.scope, &mut values);
                 return Some(self.call_ended(call, &of_store, elapsed, outcome, values));
             }
         };
@@ -267,7 +270,7 @@ impl LoopSession {
         };
         let key = key.map(<[u8]>::to_vec);
         if let Ok(NativeResponse::Watching(_)) = result {
-            self.calls.insert(request, LoopCall::Watch { pending, untaken: 0 });
+            self.calls.insert(request, LoopCall::Watch { began: encoded.began(), pending, untaken: 0 });
         }
         let event = SessionEvent::Completed { call, operation, key, elapsed, result };
         Some(LoopEvent::Session(self.id, event))
@@ -315,8 +318,9 @@ impl LoopSession {
             Ok(outcome) => (Vec::new(), Ok(Answer { outcome, values: values.0 })),
             Err(mut loss) => {
                 loss.failure.elapsed = elapsed;
-                let error = loss.into_error(call.operation(), call.keys(), &self.peer).into();
-                (names_of(call, &self.options.scope), Err(error))
+                let error = CallError::from(loss.into_error(call.operation(), call.keys(), &self.peer));
+                let scope = &*self.options.scope;
+                (names_of(call, scope), Err(error.without_scope(scope)))
             }
         };
         let operation = call.operation();
@@ -372,8 +376,10 @@ impl Member for LoopSession {
     /// Cancels a call, or ends the watch that it began.
     fn cancel(&mut self, call: CallId, events: &mut MemberEvents<'_>) {
         let first = self.id.number_of(call);
-        if let Some(LoopCall::Watch { pending, .. }) = self.calls.get(&first) {
-            let cancelled = pending.error(Loss::cancelled(), &self.options.scope, &self.peer);
+        if let Some(LoopCall::Watch { began, pending, .. }) = self.calls.get(&first) {
+            let mut loss = Loss::cancelled();
+            loss.failure.elapsed = events.now().since(*began);
+            let cancelled = pending.error(loss, &self.options.scope, &self.peer);
             self.calls.remove(&first);
             self.driver.forget(first);
             let over = SessionEvent::WatchOver(call, WatchError::Cancelled(cancelled));

@@ -4,6 +4,7 @@ use super::{Loss, OwnedFrame, millis};
 use crate::driver::take::Take;
 use crate::error::{Cause, Failure, Phase};
 use crate::limits::FrameLimits;
+use crate::prelude::*;
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::op::{Keys, Request};
 use crate::time::Duration;
@@ -21,11 +22,12 @@ pub(in crate::driver) fn check(call: &Call<'_>, limits: &FrameLimits) -> Result<
     call.check_limits(limits).map_err(|limit| Loss::of(Failure::limit(Phase::Sending, limit)))
 }
 
-/// Returns the result of a call from the response to its request.
+/// Returns the result of a call from the response to its request. An error has its keys without `scope`.
 pub(in crate::driver) fn settle(
     call: &Call<'_>,
     answer: Result<OwnedFrame, Loss>,
     limits: &FrameLimits,
+    scope: &[u8],
     take: &mut dyn Take,
 ) -> Result<Outcome, Loss> {
     let mut loss = match answer {
@@ -41,13 +43,21 @@ pub(in crate::driver) fn settle(
         (Some(FaultCode::TimedOut), WaitMode::Wait) => {
             loss.failure.cause = Cause::NotReleased;
             // For several keys, the server's message says which are absent.
-            if call.keys().1 < 2 {
-                loss.fault = None;
+            match (call.keys(), &mut loss.fault) {
+                ((_, 2..), Some(fault)) => fault.text = without_scope(&fault.text, scope),
+                _ => loss.fault = None,
             }
         }
         _ => {}
     }
     Err(loss)
+}
+
+/// Returns a list of keys without the scope that each of them begins with.
+fn without_scope(keys: &[u8], scope: &[u8]) -> Box<[u8]> {
+    let (keys, scope) = (String::from_utf8_lossy(keys), String::from_utf8_lossy(scope));
+    let names: Vec<&str> = keys.split(", ").map(|key| key.strip_prefix(&*scope).unwrap_or(key)).collect();
+    names.join(", ").into_bytes().into()
 }
 
 /// Returns the request of a call; `None` for a call that is not one request of the native protocol:

@@ -88,7 +88,8 @@ impl NativeClient {
             }
         }
         let frame = frame_of(call, span).ok_or_else(Loss::no_operation)?;
-        settle(call, ask(EncodedRequest::new(call.operation(), &frame, span)), limits, take)
+        let scope = call.keys().0.map_or(&b""[..], |key| key.pieces()[0]);
+        settle(call, ask(EncodedRequest::new(call.operation(), &frame, span)), limits, scope, take)
     }
 }
 

@@ -198,7 +198,12 @@ impl PendingRequest {
     pub(in crate::driver) fn error(&self, loss: Loss, scope: &[u8], peer: &str) -> NativeError {
         let scope = if self.operation.is_of_the_rendezvous() { b"" } else { scope };
         let first = self.first_key().map(|name| Key::scoped(scope, name));
-        loss.into_error(self.operation, (first, self.keys_count), peer)
+        let mut error = loss.into_error(self.operation, (first, self.keys_count), peer);
+        if self.operation == Operation::Txn {
+            // The key is that of the server's message.
+            error.call = error.call.without_scope(scope);
+        }
+        error
     }
 
     /// Returns the response that the server sent `elapsed` after the request, or the error of the request.

@@ -3,7 +3,7 @@
 
 use super::calls::frame_of;
 use super::node::NodeEvent;
-use super::{Loss, Machine, NativeClientOptions, OwnedFrame, ServerFault, body_of, plain};
+use super::{Loss, Machine, NativeClientOptions, OwnedFrame, ServerFault, body_of};
 use crate::driver::connection::Connection;
 use crate::driver::event_loop::{EventLoop, Ready, Token};
 use crate::driver::last_try::FailedTry;
@@ -87,6 +87,11 @@ impl EncodedRequest {
     /// Returns the time since the request was begun.
     pub(in crate::driver) fn since_begun(&self, now: Instant) -> Duration {
         now.since(self.began)
+    }
+
+    /// Returns when the request began.
+    pub(in crate::driver) const fn began(&self) -> Instant {
+        self.began
     }
 
     /// Returns whether it joins a run.
@@ -245,7 +250,10 @@ impl SessionDriver {
             Err(BeginError::InvalidState(InvalidState(Part::Replaced))) => {
                 Err(Loss::of_fault(&Fault::REPLACED))
             }
-            Err(BeginError::InvalidState(_)) => Err(Loss::of(plain(ErrorKind::InvalidArgument))),
+            Err(BeginError::InvalidState(state)) => {
+                let cause = Cause::State(state.reason());
+                Err(Loss::of(Failure::new(ErrorKind::InvalidArgument, Phase::Sending, cause)))
+            }
             Err(BeginError::Over(ending)) => Err(Loss::of_ending(ending)),
         }
     }

@@ -227,7 +227,7 @@ fn without_a_grace_a_lost_connection_is_told_at_once_with_what_may_have_happened
     let error = store.add(b"n", 1, WHILE).expect_err("lost");
     assert_eq!((error.kind(), error.failure().effect), (ErrorKind::ServerGone, Effect::Possible));
     let text = error.to_string();
-    assert!(text.contains("add \"/n\" at 127.0.0.1:") && text.contains("it may have been applied"), "{text}");
+    assert!(text.contains("add \"n\" at 127.0.0.1:") && text.contains("it may have been applied"), "{text}");
     assert!(text.ends_with("the session ended with its connection"), "{text}");
     let late = store.add(b"n", 1, WHILE).expect_err("over");
     assert_eq!((late.kind(), late.failure().effect), (ErrorKind::ServerGone, Effect::None));
@@ -380,6 +380,7 @@ fn a_join_leaves_with_the_greeting_and_events_follow_in_order() {
     client.leave(b"run", SOON).expect("let go");
     let again = client.leave(b"run", SOON).expect_err("it is in no run");
     assert_eq!(again.kind(), ErrorKind::InvalidArgument);
+    assert!(again.to_string().contains(" is not possible now: the node is in no round"), "{again}");
     client.close(SOON).expect("confirmed");
     // Earlier events are still there. Then it is known that no more will follow.
     let reported = core::iter::from_fn(|| client.next_event(SOON).ok()).count();
@@ -405,7 +406,7 @@ fn a_refused_join_has_the_servers_words() {
         (ErrorKind::TimedOut, Some(FaultCode::TimedOut))
     );
     assert!(error.to_string().ends_with("1 of at least 2 nodes were there (n0)"), "{error}");
-    assert!(error.to_string().starts_with("join \"run\" at 127.0.0.1:"), "{error}");
+    assert!(error.to_string().starts_with("next_rendezvous \"run\" at 127.0.0.1:"), "{error}");
 }
 
 #[test]

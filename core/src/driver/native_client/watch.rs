@@ -8,7 +8,7 @@ use super::{
 use crate::driver::channel::Sender;
 use crate::driver::prelude::*;
 use crate::driver::timeout::Timeout;
-use crate::error::{ErrorKind, Operation};
+use crate::error::{ErrorKind, Failure, Operation};
 use crate::store::op::Key;
 use crate::wire::native::{ServerFrame, Why};
 use alloc::collections::VecDeque;
@@ -82,9 +82,12 @@ impl WatchError {
         }
     }
 
-    /// Converts the server's last message for a watch of `key`.
-    pub fn of(why: Why, oldest: u64, key: Key<'_>, peer: &str) -> Self {
-        let ended = |kind, message: String| ended(kind, message.into(), key, peer);
+    /// Converts the server's last message for a watch of `key`, which came after `elapsed`.
+    pub fn of((why, oldest): (Why, u64), elapsed: Duration, key: Key<'_>, peer: &str) -> Self {
+        let ended = |kind, message: String| {
+            let failure = Failure { elapsed, ..plain(kind) };
+            CallError::new(Operation::Watch, (Some(key), 1), peer, failure).with_message(Some(message.into()))
+        };
         match why {
             Why::Compacted => {
                 let message =
@@ -101,12 +104,9 @@ impl WatchError {
     /// Makes the error of a watch of `key` whose changes were not taken.
     pub fn overrun(key: Key<'_>, peer: &str) -> Self {
         let message = "the watch was ended because its changes were not read".into();
-        Self::Overrun(ended(ErrorKind::LimitExceeded, message, key, peer))
+        let error = CallError::new(Operation::Watch, (Some(key), 1), peer, plain(ErrorKind::LimitExceeded));
+        Self::Overrun(error.with_message(Some(message)))
     }
-}
-
-fn ended(kind: ErrorKind, message: Box<str>, key: Key<'_>, peer: &str) -> CallError {
-    CallError::new(Operation::Watch, (Some(key), 1), peer, plain(kind)).with_message(Some(message))
 }
 
 /// Watch of a key or a prefix. It returns changes in the order of their revisions, each once. Dropping it ends it.
@@ -142,7 +142,7 @@ impl Watch {
         let is_over = || self.token.is_cancelled() || call.is_cancelled();
         let (clock, key) = (self.client.clock(), self.client.key(&self.key));
         let began = clock.now();
-        let last = match self.inbox.next_with(timeout, is_over, |queue| self.take(queue)) {
+        let last = match self.inbox.next_with(timeout, is_over, |queue| self.take(queue, began)) {
             Ok(taken) => return taken.transpose(),
             Err(Last::Overrun) => return Err(WatchError::overrun(key, self.client.peer())),
             Err(last) => last,
@@ -172,15 +172,16 @@ impl Watch {
     }
 
     /// Returns the first of the queued changes.
-    fn take(&self, queue: &mut Queue<OwnedFrame>) -> Option<Result<Change, WatchError>> {
+    fn take(&self, queue: &mut Queue<OwnedFrame>, began: Instant) -> Option<Result<Change, WatchError>> {
         let mut ready = self.ready.locked();
         loop {
             if let Some(change) = ready.pop_front() {
                 return Some(Ok(change));
             }
-            if let Some(&(why, oldest)) = self.ended.get() {
+            if let Some(&last) = self.ended.get() {
                 let key = self.client.key(&self.key);
-                return Some(Err(WatchError::of(why, oldest, key, self.client.peer())));
+                let elapsed = self.client.clock().now().since(began);
+                return Some(Err(WatchError::of(last, elapsed, key, self.client.peer())));
             }
             match queue.pop_front()?.frame(&self.client.inner.answer_limits) {
                 Some(ServerFrame::Changed { changes }) => {

@@ -114,7 +114,7 @@ mod tests {
         let Err(PublishError::Store(error)) = build(1, &store, None, None, short) else {
             panic!("too early")
         };
-        assert_eq!((error.kind(), error.key()), (ErrorKind::TimedOut, Some("/MASTER_ADDR")));
+        assert_eq!((error.kind(), error.key()), (ErrorKind::TimedOut, Some("MASTER_ADDR")));
         store.set(b"MASTER_ADDR", b"h", SOON).expect("applied");
         store.set(b"MASTER_PORT", b"http", SOON).expect("applied");
         let error = build(1, &store, None, None, SOON).expect_err("no port");

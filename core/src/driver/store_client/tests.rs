@@ -176,7 +176,7 @@ fn deadlines_hold_and_the_connection_goes_on() {
     store.set(b"none", b"x", DEFAULT).expect("set");
     assert_eq!(store.get_owned(b"none", DEFAULT).expect("got"), b"x");
     let text = store.get_owned(b"never", millis(80)).expect_err("never").to_string();
-    let peer = format!("get \"/never\" from 127.0.0.1:{} timed out after ", server.local_addr().port());
+    let peer = format!("get \"never\" from 127.0.0.1:{} timed out after ", server.local_addr().port());
     assert!(text.starts_with(&peer) && text.ends_with(" while waiting: the key was not set"), "{text}");
 }
 

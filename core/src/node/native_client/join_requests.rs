@@ -21,7 +21,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     ) -> Result<u64, BeginError> {
         let submit_when = self.submit_when();
         if submit_when == SubmitWhen::Never || self.held().is_some() {
-            return Err(BeginError::InvalidState(InvalidState(self.participant.part())));
+            let part = self.participant.part();
+            let is_joining = part != Part::Replaced && self.held().is_some();
+            return Err(BeginError::InvalidState(InvalidState(if is_joining { Part::Joining } else { part })));
         }
         let id = self.begin(now, operation, frame, span)?;
         if submit_when == SubmitWhen::Later {

@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_watch_that_missed_changes_is_begun_again_and_the_host_waits_on() {
-        let of = |why| WatchError::of(why, 9, Key::raw(b"sign"), "host");
+        let of = |why| WatchError::of((why, 9), Duration::ZERO, Key::raw(b"sign"), "host");
         let wait = |routes: Vec<WatchError>| {
             let mut source = Ending { routes, watches: 0 };
             wait_for_end(&mut source, || Duration::from_secs(1)).expect("the server is there");
