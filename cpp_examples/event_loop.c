@@ -18,13 +18,15 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-/* Where every call below leaves what went wrong. */
+/* Where every call below leaves what went wrong. A program that goes on after a failure frees the error and sets this
+ * to NULL first: the next failure would overwrite it. */
 static rdzv_error *error;
 
-/* Ends the program with the sentence that the library has for it. */
+/* Ends the program with the sentence that the library has for the failure. */
 static void check(rdzv_status status) {
   if (status == RDZV_OK) return;
-  fprintf(stderr, "event_loop: %s\n", error ? rdzv_error_message(error) : rdzv_status_name(status));
+  fprintf(stderr, "event_loop: %s\n", rdzv_error_message(error));
+  rdzv_error_free(error);
   exit(EXIT_FAILURE);
 }
 

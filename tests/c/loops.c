@@ -152,7 +152,7 @@ void loop_events_tell_of_failures(void) {
   const struct looped at = loop_at(rdzv_server_port(server));
   const char *peer = rdzv_server_address(server);
   SUBMIT(at.store, at.op, 100, rdzv_op_get(at.op, TEXT("key"), &error));
-  await_failure(at, (struct failure){RDZV_TIMED_OUT, "get", peer, "waiting", "get \"key\" from"});
+  await_failure(at, (struct failure){RDZV_TIMED_OUT, "get", peer, "waiting", "key"});
   SUBMIT(at.store, at.op, 0, rdzv_op_queue_pop(at.op, TEXT("key"), &error));
   await_failure(at, (struct failure){RDZV_QUEUE_EMPTY, "queue_pop", peer, NULL, "key"});
   SUBMIT(at.store, at.op, -1, rdzv_op_barrier(at.op, TEXT("key"), 2, &error));

@@ -127,6 +127,7 @@ const ENTRIES: &[Entry] = &[
         "connect to 127.0.0.1",
         Check::Tested("errors_in_documents_are_those_of_the_library"),
     ),
+    Entry("docs/cpp-guide.md", "// node.c", Check::Tested("the_node_of_the_guide_joins_and_leaves")),
     Entry("docs/cpp-guide.md", "rdzv::server server", IN_FUNCTION),
     Entry("docs/cpp-guide.md", "auto url", IN_FUNCTION),
     Entry("docs/cpp-guide.md", "rdzv::rendezvous_parameters parameters", IN_FUNCTION),

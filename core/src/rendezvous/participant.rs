@@ -192,7 +192,9 @@ impl InvalidState {
                 "the node is joining already; wait until that operation has ended, or cancel it"
             }
             Leaving => "the node is leaving; wait until that operation has ended",
-            Outside | Lost | Closed => "the node is in no round and is not joining one, so it has nothing to leave",
+            Outside | Lost | Closed => {
+                "the node is in no round and is not joining one, so it has nothing to leave"
+            }
             InRound | InLastRound | Between => "the node is in a round",
             Replaced => "another session has joined under the node's name; end this one",
         }

@@ -5,6 +5,7 @@ use crate::c_programs::{Build, TIMEOUT, folder};
 use crate::library;
 use crate::process::{Ran, run};
 use rendezvous_core::driver::rendezvous::Context;
+use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use rendezvous_core::time::Duration as Span;
 use std::io::{BufRead, BufReader};
@@ -78,6 +79,25 @@ fn the_commands_of_the_readme_do_what_it_says() {
     let program = program("README.md", "// hello.cpp", "readme_alone");
     let ran = run(Command::new(&program).env_remove("RANK").env("WORLD_SIZE", "1"), TIMEOUT);
     assert!(ran.stderr.contains("RANK is not set"), "{}", ran.stderr);
+}
+
+#[test]
+fn the_node_of_the_guide_joins_and_leaves() {
+    let source = folder("guide_node").join("node.c");
+    std::fs::write(&source, block("docs/cpp-guide.md", "// node.c").text).expect("the folder of this test");
+    let program = Build::c11("guide_node", &[source]).linked_with(library::shipped()).plain();
+    let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a port");
+    let endpoint = server.local_addr().to_string();
+    let nodes = [0, 1].map(|_| {
+        let (program, endpoint) = (program.clone(), endpoint.clone());
+        std::thread::spawn(move || run(Command::new(&program).arg(&endpoint), TIMEOUT).or_fail("node").stdout)
+    });
+    let mut printed = nodes.map(|node| node.join().expect("no panic"));
+    printed.sort();
+    assert_eq!(printed, [0, 1].map(|rank| format!("node {rank} of 2 in round 0\n")));
+    drop(server);
+    let ran = run(Command::new(&program).arg("host:x"), TIMEOUT);
+    assert!(ran.stderr.starts_with("node: "), "{}", ran.stderr);
 }
 
 #[test]

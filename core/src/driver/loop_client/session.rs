@@ -192,7 +192,9 @@ impl LoopSession {
             Some(ServerFrame::LeaseOver { lease, why }) => SessionEvent::LeaseOver { call, lease, why },
             // Changes that were under way when the watch was cancelled are dropped.
             Some(ServerFrame::Changed { changes }) => {
-                let Some(LoopCall::Watch { pending, untaken, .. }) = self.calls.get_mut(&push.id) else { return };
+                let Some(LoopCall::Watch { pending, untaken, .. }) = self.calls.get_mut(&push.id) else {
+                    return;
+                };
                 if *untaken < self.options.pushed_bytes_max {
                     let changes = changes.iter().map(|change| Change::of(&change, &self.options.scope));
                     let output = changes.map(|change| {
@@ -207,7 +209,9 @@ impl LoopSession {
                 SessionEvent::WatchOver(call, overrun)
             }
             Some(ServerFrame::WatchOver { why, oldest }) => {
-                let Some(LoopCall::Watch { began, pending, .. }) = self.calls.remove(&push.id) else { return };
+                let Some(LoopCall::Watch { began, pending, .. }) = self.calls.remove(&push.id) else {
+                    return;
+                };
                 let key = watched_key(&pending, &self.options.scope);
                 let elapsed = events.now().since(began);
                 SessionEvent::WatchOver(call, WatchError::of((why, oldest), elapsed, key, &self.peer))

@@ -23,7 +23,11 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         if submit_when == SubmitWhen::Never || self.held().is_some() {
             let part = self.participant.part();
             let is_joining = part != Part::Replaced && self.held().is_some();
-            return Err(BeginError::InvalidState(InvalidState(if is_joining { Part::Joining } else { part })));
+            return Err(BeginError::InvalidState(InvalidState(if is_joining {
+                Part::Joining
+            } else {
+                part
+            })));
         }
         let id = self.begin(now, operation, frame, span)?;
         if submit_when == SubmitWhen::Later {
