@@ -115,7 +115,7 @@ class event_loop : public detail::owner<event_loop, rdzv_loop, rdzv_loop_free> {
 
   /// Submits an operation to a store or a node. `event_kind::completed` follows by its deadline at the latest.
   result<void> submit(member to, operation& op, milliseconds timeout = default_timeout) {
-    if (op.failure()) return op.failure()->copy();
+    if (auto failure = op.failure_of_use()) return std::move(*failure);
     return detail::call(rdzv_loop_submit, to, op, timeout);
   }
   /// Cancels an operation: it ends with `status::cancelled`, unless it is over already.

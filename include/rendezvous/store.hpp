@@ -261,7 +261,9 @@ struct round_member {
 /// Request that a store performs, an event loop executes, or a batch or a transaction includes. Give it a request,
 /// then use it as often as needed; its memory is reused. One thread at a time. The request functions return the
 /// operation itself; one that fails leaves it without a request and keeps its error, which the use of the operation
-/// then returns.
+/// then returns. One that is refused, because the operation is in use or under way (`status::reentrant`), leaves it as
+/// it was: the next use returns the error instead of doing what was not asked for, and later ones do what they did
+/// before. The same holds for `status::poisoned` and `status::free_refused`.
 class operation : public detail::owner<operation, rdzv_op, rdzv_op_free> {
  public:
   /// `user_data` comes back with the events of the operation.
@@ -345,9 +347,8 @@ class operation : public detail::owner<operation, rdzv_op, rdzv_op_free> {
   operation& transaction() { return call(rdzv_op_transaction); }
   /// Adds the request of `part` to a batch or a transaction.
   operation& include(const operation& part) {
-    if (!part.failure_) return extend(rdzv_op_include, part);
-    if (!failure_) failure_ = part.failure_->copy();
-    return *this;
+    if (!failure_) failure_ = part.failure_of_use();
+    return extend(rdzv_op_include, part);
   }
   operation& require_present(std::string_view key) { return extend(rdzv_op_require_present, key); }
   operation& require_absent(std::string_view key) { return extend(rdzv_op_require_absent, key); }
@@ -390,6 +391,14 @@ class operation : public detail::owner<operation, rdzv_op, rdzv_op_free> {
 
   /// Error of the last request function, if it failed.
   const std::optional<error>& failure() const noexcept { return failure_; }
+  /// The same, for the use of the operation. That of a refused request is given up with it.
+  std::optional<error> failure_of_use() const {
+    if (!failure_) return std::nullopt;
+    const status code = failure_->code();
+    if (code == status::reentrant || code == status::poisoned || code == status::free_refused)
+      return std::exchange(failure_, std::nullopt);
+    return failure_->copy();
+  }
 
  private:
   template <class Function, class... Arguments>
@@ -407,7 +416,7 @@ class operation : public detail::owner<operation, rdzv_op, rdzv_op_free> {
     return found;
   }
 
-  std::optional<error> failure_;
+  mutable std::optional<error> failure_;
 };
 
 /// A client of a store: ours or PyTorch's. Any thread may use it, and a wait that is pending in one never delays an
@@ -479,7 +488,7 @@ class store : public detail::owner<store, rdzv_store, rdzv_store_free> {
 
   /// Performs an operation; its result is in it.
   result<void> perform(operation& op, milliseconds timeout = default_timeout) {
-    if (op.failure()) return op.failure()->copy();
+    if (auto failure = op.failure_of_use()) return std::move(*failure);
     return detail::call(rdzv_store_perform, c_handle(), op, timeout);
   }
 

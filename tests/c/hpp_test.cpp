@@ -32,6 +32,8 @@ void agents_in_cpp();
 void rpc_in_cpp();
 void rpc_types_in_cpp();
 void rpc_in_loops_in_cpp();
+// In hpp_memory.cpp.
+void callbacks_without_memory();
 
 // In hpp_second.cpp.
 std::string get_elsewhere(rdzv::store& store, const std::string& key);
@@ -189,6 +191,32 @@ void event_loops() {
   DONE(loop.remove(store));
   const rdzv::event_loop moved = std::move(loop);
   CHECK(loop.fd() == -1 && moved.fd() >= 0);
+}
+
+// C refuses to change an operation that is under way. What was asked for in vain is not replaced by what was there.
+void refused_requests() {
+  rdzv::server server = start();
+  rdzv::event_loop loop = VALUE(rdzv::event_loop::create());
+  const auto store = VALUE(loop.add_native_store(server.address()));
+  rdzv::operation read, batch, write;
+  const auto is_reentrant = [](const auto& failed) { return failed.code() == rdzv::status::reentrant; };
+  DONE(loop.submit(store, read.get("k")));
+  batch.batch().include(write.set("k", "v"));
+  CHECK(is_reentrant(*batch.include(read).include(write.set("k", "w")).failure()));
+  CHECK(is_reentrant(*read.delete_key("k").failure()));
+  CHECK(is_reentrant(loop.submit(store, batch).error()) && !batch.failure());
+  DONE(loop.submit(store, batch));
+  for (int completed = 0; completed < 2;)
+    if (await_event(loop).kind == rdzv::event_kind::completed) ++completed;
+  CHECK(VALUE(batch.outcome()).part_count == 1 && value_in(VALUE(read.outcome())) == "v");
+  CHECK(is_reentrant(loop.submit(store, read).error()) && !read.failure());
+  DONE(loop.submit(store, read));
+  CHECK(value_in(VALUE(await_end(loop, read))) == "v");
+  // The error of a request that is wrong stays until there is another request.
+  for (int i = 0; i < 2; ++i)
+    CHECK(loop.submit(store, i > 0 ? read : read.barrier("b", 0)).error().code() == rdzv::status::invalid_argument);
+  DONE(loop.submit(store, read.delete_key("k")));
+  CHECK(VALUE(await_end(loop, read)).deleted == 1);
 }
 
 // What a sink was told.
@@ -369,6 +397,7 @@ int main() {
   handles();
   cancelling();
   event_loops();
+  refused_requests();
   logging();
   stores_without_a_server();
   native_stores_in_cpp();
@@ -380,6 +409,7 @@ int main() {
 #if defined(__cpp_exceptions)
   exceptions();
   named_results_throw();
+  callbacks_without_memory();
 #endif
   return 0;
 }
