@@ -393,7 +393,7 @@ class custom_workers {
   virtual void pass(int number) { static_cast<void>(number); }
 
   /// Sender of this object's events, usable from any thread from the first call on. It may outlive this object.
-  std::shared_ptr<const worker_event_sender> sender() const { return sender_; }
+  std::shared_ptr<const worker_event_sender> sender() const noexcept { return sender_; }
 
  private:
   friend result<agent> custom_agent(const agent_options& options, const rendezvous_handler& handler,
@@ -420,10 +420,12 @@ class custom_workers {
     return detail::guarded(start, [](const char*, status outcome) { return static_cast<rdzv_status>(outcome); });
   }
   static void begin(void* user_data, rdzv_workers* handle) {
-    self(user_data).sender_ = std::make_shared<const worker_event_sender>(worker_event_sender::adopt(handle));
+    detail::guarded([&] { *self(user_data).sender_ = worker_event_sender::adopt(handle); });
   }
 
-  std::shared_ptr<const worker_event_sender> sender_;
+  // Made before there is anything to send: what C calls may not fail for want of memory.
+  std::shared_ptr<worker_event_sender> sender_ =
+      std::make_shared<worker_event_sender>(worker_event_sender::adopt(nullptr));
 };
 
 /// Creates an agent over custom workers, which are destroyed on their thread after the agent. Options for programs,
@@ -499,9 +501,8 @@ inline rdzv_status begin_call(void* user_data, const rdzv_rpc_call_spec* asked, 
   const auto callee = asked->callee == nullptr ? std::nullopt : std::optional(name);
   const rpc_outgoing_call call{callee, asked->callee_id, text(asked->handler, asked->handler_len),
                                text(asked->payload, asked->payload_len), limited(asked->timeout_ms)};
-  std::string message;
-  const auto on_throw = [&](const char* thrown, status code) {
-    message = thrown;
+  const auto on_throw = [&](const char* message, status code) {
+    if (responder) std::move(responder).fail(message, code);
     return code;
   };
   const status outcome =
@@ -509,10 +510,6 @@ inline rdzv_status begin_call(void* user_data, const rdzv_rpc_call_spec* asked, 
   // Whether the responder was moved decides who owns the call; a responder that was not moved responds with an error
   // when it is destroyed.
   if (outcome == status::ok || (c_responder != nullptr && !responder)) return RDZV_OK;
-  if (responder && !message.empty()) {
-    std::move(responder).fail(message, outcome);
-    return RDZV_OK;
-  }
   static_cast<void>(responder.release());
   return static_cast<rdzv_status>(outcome);
 }

@@ -74,9 +74,8 @@ inline result<void> elastic_barrier(store& shared, std::string_view prefix, std:
   auto name_of = traced.name_of;
   const rdzv_rank_name write_name = [](void* user_data, std::int64_t rank, char* out, std::size_t size) {
     const auto& code = *static_cast<decltype(tracing::name_of)*>(user_data);
-    const auto on_throw = [](const char*, status) { return std::string("(its name threw)"); };
-    const std::string name = detail::guarded([&] { return code(rank); }, on_throw);
-    out[name.copy(out, size - 1)] = '\0';
+    const auto write = [&](std::string_view name) { out[name.copy(out, size - 1)] = '\0'; };
+    detail::guarded([&] { write(code(rank)); }, [&](const char*, status) { write("(its name threw)"); });
   };
   return detail::call(rdzv_store_elastic_barrier, shared.c_handle(), prefix, world_size, traced.rank, timeout,
                       traced.trace_timeout, name_of ? write_name : nullptr, static_cast<void*>(&name_of));

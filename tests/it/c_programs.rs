@@ -342,6 +342,7 @@ fn hpp_test(name: &str, standard: &'static str) -> Build {
         "hpp_rpc.cpp",
         "hpp_rpc_types.cpp",
         "hpp_rpc_loop.cpp",
+        "hpp_memory.cpp",
         "hpp_second.cpp",
     ];
     let units = units.map(|unit| folder_of("tests/c").join(unit));
