@@ -1,16 +1,17 @@
 //! Durations and sizes, in one syntax for all flags and variables.
 
 use bytesize::ByteSize;
+use rendezvous_core::driver::rendezvous::parse_duration;
 use std::time::Duration;
 
 /// Parses `30s`, `500ms`, `1h 30min`, or a plain number of seconds.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    duration(text, 1.0).ok_or_else(|| not_a_duration("seconds"))
+    parse_duration(text, 1.0).ok_or_else(|| not_a_duration("seconds"))
 }
 
 /// Parses the same, or a plain number of milliseconds.
 pub(crate) fn milliseconds(text: &str) -> Result<Duration, String> {
-    duration(text, 1e-3).ok_or_else(|| not_a_duration("milliseconds"))
+    parse_duration(text, 1e-3).ok_or_else(|| not_a_duration("milliseconds"))
 }
 
 /// Parses the same; zero is refused.
@@ -40,14 +41,7 @@ pub(crate) fn count_above_zero(text: &str) -> Result<usize, String> {
 
 const NOT_ZERO: &str = "it must be above 0";
 
-fn duration(text: &str, unit_s: f64) -> Option<Duration> {
-    match text.trim().parse::<f64>() {
-        Ok(number) => Duration::try_from_secs_f64(number * unit_s).ok(),
-        Err(_) => humantime::parse_duration(text).ok(),
-    }
-}
-
-fn not_a_duration(unit: &str) -> String {
+pub(crate) fn not_a_duration(unit: &str) -> String {
     format!("not a duration: write a number with a unit, such as 30s or 500ms; a plain number is in {unit}")
 }
 

@@ -27,7 +27,8 @@ pub struct rdzv_rendezvous_parameters {
     pub local_addr: *const c_char,
     /// Options of the backend as `name=value,name=value`, like the `--rdzv-conf` of torchrun. Spaces around
     /// names and values are ignored. Times in options of the built-in backends are seconds, also with a
-    /// fraction (docs/handlers.md). NULL: none. A backend in user code gets NULL: `options` has them.
+    /// fraction, or have a unit, as in `500ms` (docs/handlers.md). NULL: none. A backend in user code gets
+    /// NULL: `options` has them.
     pub config: *const c_char,
     /// Options of the backend, in the same units. One that is in `config`, too, replaces it.
     pub options: *const rdzv_pair,

@@ -169,7 +169,8 @@ const char *rdzv_worker_state_name(int32_t state);
 typedef struct {
   // Set to `sizeof(rdzv_agent_options)`.
   uint32_t struct_size;
-  // Number of workers, at most 4,096. Default 1.
+  // Number of workers, at most 4,096. Default 1. The parameters of a handler of the backend `rdzv` need
+  // it, too, as the option `local_world_size`.
   uint32_t local_world_size;
   // Program that each worker runs. A name without a slash is searched for in the directories of `PATH`
   // when the agent is created. Any other name is a path relative to the current directory of the

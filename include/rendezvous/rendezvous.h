@@ -40,7 +40,8 @@ typedef struct {
   const char *local_addr;
   // Options of the backend as `name=value,name=value`, like the `--rdzv-conf` of torchrun. Spaces around
   // names and values are ignored. Times in options of the built-in backends are seconds, also with a
-  // fraction (docs/handlers.md). NULL: none. A backend in user code gets NULL: `options` has them.
+  // fraction, or have a unit, as in `500ms` (docs/handlers.md). NULL: none. A backend in user code gets
+  // NULL: `options` has them.
   const char *config;
   // Options of the backend, in the same units. One that is in `config`, too, replaces it.
   const rdzv_pair *options;

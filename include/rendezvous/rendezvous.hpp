@@ -24,7 +24,7 @@ struct rendezvous_parameters {
   std::int64_t max_nodes = 0;
   /// Where the other nodes reach this node. Empty: the backend determines it.
   std::string local_addr = {};
-  /// Options of the backend as `name=value,name=value`, like torchrun's `--rdzv-conf`.
+  /// Options of the backend as `name=value,name=value`, like `--rdzv-conf` of `rdzv run`: times may have units.
   std::string config = {};
   /// Options of the backend by name and value; they replace those in `config`. A backend of yours gets all options
   /// here.

@@ -48,6 +48,27 @@ void parameters() {
          std::vector<std::pair<std::string, std::string>>{{"a", "1"}, {"b", "2"}}));
 }
 
+// Options have the units that they have for `rdzv run`, as text and by name.
+void durations() {
+  rdzv::rendezvous_parameters made{"static", "127.0.0.1:0", "run", 2};
+  made.config = "rank=0, timeout=100ms";
+  const auto began = std::chrono::steady_clock::now();
+  const auto alone = VALUE(rdzv::rendezvous_handler::create(made)).next_rendezvous();
+  CHECK(alone.error().code() == rdzv::status::rendezvous_timed_out);
+  CHECK(std::chrono::steady_clock::now() - began < 10s);
+  made.options = {{"timeout", "soon"}};
+  const auto refused = rdzv::rendezvous_handler::create(made).error();
+  CHECK(refused.code() == rdzv::status::invalid_argument);
+  CHECK(refused.message().find("'timeout' is 'soon', not a duration") != std::string::npos);
+  rdzv::rendezvous_parameters elastic{"rdzv", "127.0.0.1:1", "run"};
+  elastic.config = "join_timeout=1h 30min,grace=0.5";
+  CHECK(rdzv::rendezvous_handler::create(elastic));
+  rdzv::event_loop loop = VALUE(rdzv::event_loop::create());
+  CHECK(loop.add_node(elastic));
+  elastic.config = "keep_alive_interval=5 parsecs";
+  CHECK(!rdzv::rendezvous_handler::create(elastic) && !loop.add_node(elastic));
+}
+
 void static_backend() {
   rdzv::rendezvous_parameters made{"static", "127.0.0.1:0", "run"};
   made.config = "rank=0";
@@ -390,6 +411,7 @@ void own_scheme() {
 
 void rendezvous_in_cpp() {
   parameters();
+  durations();
   static_backend();
   urls();
   utilities();

@@ -10,11 +10,8 @@ use clap::{ArgAction, Args};
 use rendezvous_agent::log_layout::{Files, LogSettings};
 use rendezvous_agent::spec::RankAssignment;
 use rendezvous_agent::streams::{LocalRanksFilter, StdSetting, parse_needles};
-use rendezvous_core::driver::rendezvous::Context;
-use rendezvous_core::rendezvous::integer::parse_integer;
-use rendezvous_core::rendezvous::parameters::{
-    ConfigValue, DURATIONS, ParametersError, RendezvousParameters,
-};
+use rendezvous_core::driver::rendezvous::{Context, with_units};
+use rendezvous_core::rendezvous::parameters::{ParametersError, RendezvousParameters};
 use rendezvous_core::rendezvous::parse::{Endpoint, parse_config};
 use rendezvous_core::rendezvous::rdzv_settings::{RdzvError, RdzvSettings};
 use rendezvous_core::rendezvous::registry::RegistryError;
@@ -383,8 +380,9 @@ impl RunArguments {
                 .push(format!("--node-rank is for backend static; backend {backend} gives the ranks itself"));
         }
         for (key, value) in config.iter() {
-            parameters = parameters.with(key, with_units(key, value)?);
+            parameters = parameters.with(key, value.clone());
         }
+        parameters = durations_of(&parameters)?;
         if let Some(address) = &self.local_addr {
             parameters = parameters.with_local_addr(address);
         }
@@ -451,16 +449,14 @@ fn with_suggestion(error: &ParametersError) -> String {
     }
 }
 
-/// Replaces a duration of a configuration by its seconds. Whole seconds stay text, as the backends read them.
-fn with_units(key: &str, value: &ConfigValue) -> Result<ConfigValue, Usage> {
-    match value {
-        ConfigValue::Text(text) if DURATIONS.contains(&key) && parse_integer(text).is_err() => {
-            let span = units::seconds(text);
-            let span = span.map_err(|error| Usage(format!("--rdzv-conf {key}={text}: {error}")))?;
-            Ok(ConfigValue::Float(span.as_secs_f64()))
+/// Reads the durations of the configuration, so that one that is none is reported like any other argument.
+fn durations_of(parameters: &RendezvousParameters) -> Result<RendezvousParameters, Usage> {
+    with_units(parameters).map_err(|error| match error {
+        ParametersError::NotDuration { key, value } => {
+            Usage(format!("--rdzv-conf {key}={value}: {}", units::not_a_duration("seconds")))
         }
-        value => Ok(value.clone()),
-    }
+        error => Usage(error.to_string()),
+    })
 }
 
 /// Refuses a backend that does not exist. A job of one node would otherwise never notice.

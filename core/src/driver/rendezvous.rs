@@ -13,6 +13,7 @@ mod rdzv_backend;
 mod reserved_port;
 mod static_backend;
 mod store_info;
+mod units;
 mod url;
 
 pub use context::Context;
@@ -28,4 +29,5 @@ pub(in crate::driver) use rdzv_backend::{entry_of, labels_of, session_options};
 pub use reserved_port::{NoPort, ReservedPort};
 pub use static_backend::{StaticBackend, StaticRendezvous};
 pub use store_info::{Built, PublishError, build};
+pub use units::{parse_duration, with_units};
 pub use url::{UrlGroup, UrlHandler, UrlOptions, UrlRendezvous};

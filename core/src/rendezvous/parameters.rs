@@ -132,6 +132,17 @@ pub enum ParametersError {
         /// Name of the option.
         key: Box<str>,
     },
+    /// A value is not a duration.
+    #[error(
+        "The rendezvous configuration option '{key}' is '{value}', not a duration: write a number with a unit, such \
+         as 30s or 500ms; a plain number is in seconds."
+    )]
+    NotDuration {
+        /// Name of the option.
+        key: Box<str>,
+        /// The given value.
+        value: Box<str>,
+    },
 }
 
 struct Names<'a>(&'a [&'a str]);

@@ -14,7 +14,7 @@ use crate::driver::native_client::{
 use crate::driver::prelude::*;
 use crate::driver::random::random_seed;
 use crate::driver::rendezvous::{
-    HandlerError, LastRounds, entry_of, full_host_name, host_name, labels_of, session_options,
+    HandlerError, LastRounds, entry_of, full_host_name, host_name, labels_of, session_options, with_units,
 };
 use crate::driver::socket::endpoint_text;
 use crate::driver::store::{Timeout, not_native};
@@ -417,7 +417,7 @@ impl Loop {
     /// # Errors
     /// The parameters are invalid, of another backend, or want this node to host the server.
     pub fn add_node(&mut self, parameters: &RendezvousParameters) -> Result<MemberId, HandlerError> {
-        let settings = RdzvSettings::read_for_loop(parameters)?;
+        let settings = RdzvSettings::read_for_loop(&with_units(parameters)?)?;
         let host = settings.address.clone().unwrap_or_else(host_name);
         let address = settings.address.clone().unwrap_or_else(|| full_host_name(&CancelToken::new()));
         // Rendezvous handlers of this process, and other loops, number their nodes from 0 on.

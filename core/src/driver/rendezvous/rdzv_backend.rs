@@ -6,6 +6,7 @@ use super::handler::{
 use super::host_name::{full_host_name, host_name};
 use super::hosting::{HostedServers, address_of};
 use super::last_rounds::LastRounds;
+use super::units::with_units;
 use crate::driver::cancel::Canceller;
 use crate::driver::last_try::{FailedTry, LastTry};
 use crate::driver::native_client::{
@@ -54,7 +55,7 @@ impl CreateHandler for RdzvBackend {
     }
 
     fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
-        let settings = RdzvSettings::read(parameters)?;
+        let settings = RdzvSettings::read(&with_units(parameters)?)?;
         let local_id = self.next.fetch_add(1, Ordering::Relaxed);
         let (servers, rounds) = (Arc::clone(&self.servers), Arc::clone(&self.rounds));
         Ok(Box::new(RdzvRendezvous::new(settings, local_id, servers, rounds)))

@@ -6,6 +6,7 @@ use super::handler::{
 };
 use super::hosting::{HostedServers, HostingError, address_of};
 use super::process_claim::{process_claim, start_time};
+use super::units::with_units;
 use crate::driver::cancel::Canceller;
 use crate::driver::last_try::{FailedTry, LastTry};
 use crate::driver::prelude::*;
@@ -39,7 +40,7 @@ impl CreateHandler for StaticBackend {
     }
 
     fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
-        let settings = StaticSettings::read(parameters)?;
+        let settings = StaticSettings::read(&with_units(parameters)?)?;
         Ok(Box::new(StaticRendezvous::new(settings, Arc::clone(&self.0))))
     }
 }
