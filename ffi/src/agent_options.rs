@@ -44,7 +44,8 @@ pub const RDZV_RANKS_IDENTICAL: i32 = 1;
 pub struct rdzv_agent_options {
     /// Set to `sizeof(rdzv_agent_options)`.
     pub struct_size: u32,
-    /// Number of workers, at most 4,096. Default 1.
+    /// Number of workers, at most 4,096. Default 1. The parameters of a handler of the backend `rdzv` need
+    /// it, too, as the option `local_world_size`.
     pub local_world_size: u32,
     /// Program that each worker runs. A name without a slash is searched for in the directories of `PATH`
     /// when the agent is created. Any other name is a path relative to the current directory of the

@@ -211,7 +211,8 @@ enum class numa_binding : std::int32_t {
 struct agent_options {
   using milliseconds = std::chrono::milliseconds;
 
-  /// Number of workers, from 1 to 4096.
+  /// Number of workers, from 1 to 4096. The parameters of a handler of the backend `rdzv` need it, too, as the option
+  /// `local_world_size`.
   std::uint32_t local_world_size = 1;
   /// Program that each worker runs, with `${local_rank}` in its arguments; without one, the workers run `function`. A
   /// name without a slash is searched for in PATH.
@@ -425,10 +426,9 @@ class agent : detail::worker_function, public detail::owner<agent, rdzv_agent, r
     if (auto failure = port.refusal()) return std::move(*failure);
     return detail::call<std::uint16_t>(rdzv_agent_serve_health, c_handle(), host, port.value());
   }
-  /// Makes the agent stop its workers and end. A second request kills the workers.
-  void stop() const noexcept { rdzv_agent_stop(c_handle(), 0, nullptr); }
-  /// Does the same with this signal, as a launcher that received it.
-  result<void> stop(int signal) const { return detail::call(rdzv_agent_stop, c_handle(), signal); }
+  /// Makes the agent stop its workers with this signal and end; 0: with `agent_options::stop_signal`. A second request
+  /// kills the workers. Fails only with a signal that there is not.
+  result<void> stop(int signal = 0) const { return detail::call(rdzv_agent_stop, c_handle(), signal); }
   /// Sends a signal to the workers and changes nothing else.
   result<void> pass_signal(int signal) const { return detail::call(rdzv_agent_pass_signal, c_handle(), signal); }
   /// Returns the workers at this moment.
@@ -450,7 +450,7 @@ class agent : detail::worker_function, public detail::owner<agent, rdzv_agent, r
       if (of.thrown) return;
       const auto stop = [&of](const char*, status) {
         of.thrown = std::current_exception();
-        of.self.stop();
+        static_cast<void>(of.self.stop());
       };
       detail::guarded([&] { of.on_event(detail::cpp_event(*event)); }, stop);
     }

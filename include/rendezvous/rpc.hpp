@@ -74,23 +74,21 @@ inline error error_of(const rpc_callee& callee, std::string_view handler, status
 
 /// The response of a call.
 template <class T>
-result<response_of<T>> unpacked(std::string_view bytes, [[maybe_unused]] const rpc_callee& callee,
+result<response_of<T>> unpacked([[maybe_unused]] std::string_view bytes, [[maybe_unused]] const rpc_callee& callee,
                                 [[maybe_unused]] std::string_view handler) {
   static_assert(!std::is_same_v<T, rpc_payload>, "these bytes are borrowed: take rdzv::rpc_bytes here");
   static_assert(!is_view<T>::value, "a std::string_view cannot outlive the response: take a std::string");
-  if constexpr (std::is_same_v<T, rpc_bytes>) {
+  if constexpr (std::is_void_v<T>) {
+    return {};  // what the handler returns is not wanted
+  } else if constexpr (std::is_same_v<T, rpc_bytes>) {
     return std::string(bytes);
   } else {
+    constexpr std::string_view wanted = types_of<T>::value;
     reader in(bytes);
-    std::string_view types, wanted;
+    std::string_view types;
     const bool is_typed = read_types(in, types);
-    if constexpr (std::is_void_v<T>) {
-      if (bytes.empty()) return {};
-    } else {
-      wanted = types_of<T>::value;
-      T value{};
-      if (is_typed && types == wanted && codec<T>::read(in, value) && in.left() == 0) return value;
-    }
+    T value{};
+    if (is_typed && types == wanted && codec<T>::read(in, value) && in.left() == 0) return value;
     const std::string asked = described_types(true, wanted);
     return error_of(callee, handler, status::rpc_malformed,
                     is_typed && types == wanted
@@ -373,7 +371,7 @@ class rpc : public detail::owner<rpc, rdzv_rpc, rdzv_rpc_free> {
   using owner::owner;
 
   /// Becomes a worker of the group that meets as the options say, and returns once it is one. `rank` -1: the URL or the
-  /// variables say it; `world_size` -1: workers come and go. A context has one worker at a time.
+  /// variables say it; `world_size` -1 or 0: workers come and go. A context has one worker at a time.
   static result<rpc> create(std::string_view name, std::int32_t rank, std::int32_t world_size,
                             const rpc_options& options, const rpc_handlers& handlers,
                             const context* shared = nullptr) {
@@ -383,8 +381,8 @@ class rpc : public detail::owner<rpc, rdzv_rpc, rdzv_rpc_free> {
 
   /// Calls a handler with typed arguments or with `rpc_bytes`, and waits for its response. The types must be those that
   /// the handler takes and returns, or the call fails with `status::rpc_malformed` and the names of both; `Return` may
-  /// also be `rpc_bytes` or `rpc_payload`, for the bytes of the response. In a handler on the reactor and in a callback
-  /// it is `status::reentrant`: these may not wait.
+  /// also be `rpc_bytes` or `rpc_payload`, for the bytes of the response, or `void`, which drops it. In a handler on the
+  /// reactor and in a callback it is `status::reentrant`: these may not wait.
   template <class Return = void, class... Arguments>
   result<detail::response_of<Return>> call(const rpc_callee& callee, std::string_view handler,
                                            Arguments&&... arguments) const {

@@ -147,7 +147,8 @@ void stopping() {
     CHECK(runs.get_future().wait_for(patience) == std::future_status::ready);
     CHECK(agent.pass_signal(SIGURG));
     CHECK(!agent.pass_signal(0));
-    agent.stop();
+    CHECK(agent.stop(65).error().code() == rdzv::status::invalid_argument);
+    CHECK(agent.stop());
   });
   auto result = VALUE(agent.run([&](const rdzv::agent_event& event) {
     if (event.kind == rdzv::agent_event_kind::running) runs.set_value();

@@ -113,6 +113,9 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   const rdzv::rpc_device_maps reverse_maps{{"one", {{"cpu", "cpu"}}}, {"two", {{"cpu", "cpu"}}}};
   CHECK(VALUE(two.devices()).reverse_maps == reverse_maps);
   CHECK(one.call("two", "check"));
+  // A caller that does not want the value names no type.
+  CHECK(one.call("two", "add", 1, 2) && one.call("two", "echo", rdzv::rpc_bytes{"?"}));
+  CHECK(VALUE(one.start("two", "agree", 5)).get());
   const std::string large(std::size_t{3} << 20, 'x');
   CHECK(VALUE(one.call<rdzv::rpc_bytes>("two", "echo", rdzv::rpc_bytes{large})) == large);
   CHECK(VALUE(one.call<rdzv::rpc_bytes>("two", "keep bytes", rdzv::rpc_bytes{large})) == large);

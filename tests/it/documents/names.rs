@@ -138,3 +138,18 @@ fn documents_and_comments_name_what_the_headers_declare() {
     }
     assert_eq!(unknown_names("`rdzv_op_*`, rdzv::store::connect", &of_c, &of_cpp), [""; 0]);
 }
+
+#[test]
+fn each_status_has_a_row_in_the_guide() {
+    let guide = std::fs::read_to_string(crate::repository().join("docs/cpp-guide.md")).expect("the guide");
+    let base = std::fs::read_to_string(crate::repository().join("include/rendezvous/base.hpp"));
+    let base = base.expect("a header");
+    let (_, statuses) = base.split_once("enum class status : std::int32_t {").expect("the enum");
+    let (statuses, _) = statuses.split_once("};").expect("its end");
+    let names: Vec<&str> =
+        statuses.lines().filter_map(|line| Some(line.split_once(" = RDZV_")?.0.trim())).collect();
+    assert!(names.len() > 40, "{names:?}");
+    let missing: Vec<_> =
+        names.iter().filter(|name| !guide.contains(&format!("\n| `{name}` | "))).collect();
+    assert!(missing.is_empty(), "docs/cpp-guide.md has no row for {missing:?}");
+}
