@@ -105,7 +105,7 @@ FILL = sed 's|@VERSION@|$(VERSION)|; s|@SERIES@|$(SERIES)|; s|@PREFIX@|$(call FR
 FROM_LIB = $(shell realpath -ms --relative-to=$(libdir)/pkgconfig $(1))
 
 # `sudo make install` finds no cargo as a rule: it installs what `make lib pages` has built before.
-install: $(if $(shell command -v $(CARGO)),lib pages) ## Copy library, headers, rdzv and pages below PREFIX (/usr/local), staged in DESTDIR
+install: $(if $(shell command -v $(CARGO)),lib pages) ## Copy library, headers, rdzv, pages and guides below PREFIX (/usr/local), staged in DESTDIR
 	install -Dm644 -t $(DESTDIR)$(includedir) include/*.h include/*.hpp
 	install -Dm644 -t $(DESTDIR)$(includedir)/rendezvous include/rendezvous/*
 	install -Dm755 $(BUILT)/librendezvous.so $(DESTDIR)$(libdir)/librendezvous.so.$(VERSION)
@@ -122,12 +122,13 @@ install: $(if $(shell command -v $(CARGO)),lib pages) ## Copy library, headers, 
 	install -Dm644 -t $(DESTDIR)$(datadir)/bash-completion/completions $(BUILT)/share/bash-completion/completions/rdzv
 	install -Dm644 -t $(DESTDIR)$(datadir)/zsh/site-functions $(BUILT)/share/zsh/site-functions/_rdzv
 	install -Dm644 -t $(DESTDIR)$(datadir)/fish/vendor_completions.d $(BUILT)/share/fish/vendor_completions.d/rdzv.fish
-	install -Dm644 -t $(DESTDIR)$(datadir)/doc/librendezvous LICENSE-APACHE LICENSE-MIT
+	install -Dm644 -t $(DESTDIR)$(datadir)/doc/rendezvous README.md CHANGELOG.md SECURITY.md LICENSE-APACHE LICENSE-MIT
+	install -Dm644 -t $(DESTDIR)$(datadir)/doc/rendezvous/docs docs/*.md
 
 uninstall: ## Remove what `make install` has copied below PREFIX
 	cd $(DESTDIR)$(includedir) && rm -rf rendezvous $(notdir $(wildcard include/*.h include/*.hpp))
 	cd $(DESTDIR)$(libdir) && rm -rf cmake/rendezvous pkgconfig/rendezvous.pc librendezvous.a librendezvous.so librendezvous.so.$(SERIES) librendezvous.so.$(VERSION)
-	cd $(DESTDIR)$(datadir) && rm -rf doc/librendezvous man/man1/rdzv.1 man/man1/rdzv-*.1 bash-completion/completions/rdzv zsh/site-functions/_rdzv fish/vendor_completions.d/rdzv.fish
+	cd $(DESTDIR)$(datadir) && rm -rf doc/rendezvous man/man1/rdzv.1 man/man1/rdzv-*.1 bash-completion/completions/rdzv zsh/site-functions/_rdzv fish/vendor_completions.d/rdzv.fish
 	rm -f $(DESTDIR)$(bindir)/rdzv
 
 examples: lib ## Compile every example of cpp_examples into target/examples

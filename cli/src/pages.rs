@@ -3,7 +3,7 @@
 //! `make pages` sets `RDZV_PAGES` to the folder from which `make install` copies. The program itself does not grow.
 
 use crate::Arguments;
-use clap::{Command, CommandFactory};
+use clap::{ArgAction, Command, CommandFactory};
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -24,12 +24,37 @@ fn write_completions(folder: &Path) {
     }
 }
 
-/// Checks that a command and its subcommands have pages, which name their flags.
+/// Gives a command and its subcommands a synopsis with the values of options: that of the generator names flags only.
+fn with_synopsis(command: Command) -> Command {
+    let mut usage = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
+    for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+        let is_repeated = matches!(argument.get_action(), ArgAction::Append) && !argument.is_positional();
+        let dots = if is_repeated { "..." } else { "" };
+        usage += &match argument.is_required_set() || argument.is_positional() {
+            true => format!(" {argument}{dots}"),
+            false => format!(" [{argument}]{dots}"),
+        };
+    }
+    if command.has_subcommands() {
+        usage += " <COMMAND>";
+    }
+    command.override_usage(usage).mut_subcommands(with_synopsis)
+}
+
+/// Checks that a command and its subcommands have pages, which name their flags, also with their values.
 fn has_pages(command: &Command, name: &str, folder: &Path) {
     let page = fs::read_to_string(folder.join(format!("{name}.1"))).expect("a page");
     for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
         let Some(flag) = argument.get_long() else { continue };
-        assert!(page.contains(&flag.replace('-', "\\-")), "the page of {name} does not name --{flag}");
+        let flag = format!("--{flag}").replace('-', "\\-");
+        assert!(page.contains(&flag), "the page of {name} does not name {flag}");
+        if argument.get_action().takes_values() {
+            let value = argument.get_value_names().expect("a name")[0].replace('-', "\\-");
+            assert!(
+                page.contains(&format!("{flag} <{value}>")) || page.contains(&format!("{flag}[=<{value}>]")),
+                "{page}"
+            );
+        }
     }
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
         has_pages(inner, &format!("{name}-{}", inner.get_name()), folder);
@@ -44,7 +69,9 @@ fn pages_and_completions_name_all_commands_and_flags() {
     let folder = wanted.as_ref().unwrap_or(&temporary);
     let manual = folder.join("man/man1");
     fs::create_dir_all(&manual).expect("the folder can be written");
-    let command = Arguments::command();
+    let mut command = Arguments::command().disable_help_subcommand(true);
+    command.build();
+    let command = with_synopsis(command);
     clap_mangen::generate_to(command.clone(), &manual).expect("the folder can be written");
     has_pages(&command, "rdzv", &manual);
     write_completions(folder);

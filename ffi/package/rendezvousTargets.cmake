@@ -17,5 +17,14 @@ if(NOT TARGET rendezvous::rendezvous)
     IMPORTED_LOCATION "${RENDEZVOUS_LIBRARY_DIR}/librendezvous.a"
     IMPORTED_LINK_INTERFACE_LANGUAGES C
     INTERFACE_INCLUDE_DIRECTORIES "${RENDEZVOUS_INCLUDE_DIR}"
-    INTERFACE_LINK_LIBRARIES "pthread;dl;m")
+    INTERFACE_LINK_LIBRARIES "pthread;dl;m"
+    # Without it a program has all of the library.
+    INTERFACE_LINK_OPTIONS "LINKER:--gc-sections")
+  # A project of C alone may not name a standard of C++.
+  get_property(rendezvous_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+  if("CXX" IN_LIST rendezvous_languages)
+    set_target_properties(rendezvous::rendezvous rendezvous::static PROPERTIES
+      INTERFACE_COMPILE_FEATURES cxx_std_17)
+  endif()
+  unset(rendezvous_languages)
 endif()

@@ -73,6 +73,7 @@ const ENTRIES: &[Entry] = &[
     ),
     Entry("docs/barrier.md", "stateDiagram", Check::Compared("core/src/barrier/service/phase.rs")),
     Entry("docs/cpp-guide.md", "make lib", Check::Steps),
+    Entry("docs/cpp-guide.md", "import os", Check::Tested("the_recipe_for_cffi_reads_and_writes_keys")),
     Entry(
         "docs/cpp-guide.md",
         "#include <rendezvous.hpp>",

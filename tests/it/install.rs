@@ -135,8 +135,12 @@ fn install_brings_all_files_and_uninstall_leaves_none() {
         "share/bash-completion/completions/rdzv",
         "share/zsh/site-functions/_rdzv",
         "share/fish/vendor_completions.d/rdzv.fish",
-        "share/doc/librendezvous/LICENSE-APACHE",
-        "share/doc/librendezvous/LICENSE-MIT",
+        "share/doc/rendezvous/README.md",
+        "share/doc/rendezvous/CHANGELOG.md",
+        "share/doc/rendezvous/SECURITY.md",
+        "share/doc/rendezvous/LICENSE-APACHE",
+        "share/doc/rendezvous/LICENSE-MIT",
+        "share/doc/rendezvous/docs/cpp-guide.md",
     ] {
         assert!(files.iter().any(|found| found == file), "{file} is missing: {files:?}");
     }
@@ -197,7 +201,8 @@ fn outside_programs_build_with_pkg_config() {
         "-lrendezvous" => vec!["-Wl,-Bstatic".into(), flag, "-Wl,-Bdynamic".into()],
         _ => vec![flag],
     });
-    let static_flags: Vec<String> = static_flags.chain(["-Wl,--gc-sections".into()]).collect();
+    let static_flags: Vec<String> = static_flags.collect();
+    assert!(static_flags.iter().any(|flag| flag == "-Wl,--gc-sections"), "{static_flags:?}");
     installed.builds("gcc", "program.c", &["-std=c11"], &static_flags);
     installed.builds("g++", "program.cpp", &["-std=c++17"], &shared);
     fs::remove_file(installed.library_folder().join("librendezvous.so")).expect("a link");
@@ -238,6 +243,28 @@ fn builds_with_cmake(test: &str, find: Option<&str>, definitions: &[String]) {
     for program in ["ranks", "in_c"] {
         says_version(&build.join(program));
     }
+    // The static target leaves out what the program does not use.
+    run(Command::new("strip").arg(build.join("in_c")), TIMEOUT).or_fail("strip");
+    let size = |path: &Path| fs::metadata(path).expect("a file").len();
+    let (program, library) = (size(&build.join("in_c")), size(library::shipped()));
+    assert!(program < library / 2, "{program} bytes, and the library has {library}");
+}
+
+/// A project of C alone finds the package, and asks for no C++.
+fn builds_in_c(test: &str, definition: &str) {
+    let folder = folder(test).join("project_in_c");
+    fs::remove_dir_all(&folder).ok();
+    fs::create_dir_all(&folder).expect("the folder of this test");
+    fs::copy(outside("program.c"), folder.join("program.c")).expect("a source");
+    let project = "cmake_minimum_required(VERSION 3.16)\nproject(in_c C)\nfind_package(rendezvous REQUIRED)\n\
+                   add_executable(in_c program.c)\ntarget_link_libraries(in_c PRIVATE rendezvous::rendezvous)\n";
+    fs::write(folder.join("CMakeLists.txt"), project).expect("the folder of this test");
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(&folder).arg("-B").arg(folder.join("build")).arg(definition);
+    configure.env_remove("CC").env_remove("CXX");
+    run(&mut configure, TIMEOUT).or_fail("cmake configures");
+    run(Command::new("cmake").arg("--build").arg(folder.join("build")), TIMEOUT).or_fail("cmake builds");
+    says_version(&folder.join("build/in_c"));
 }
 
 #[test]
@@ -247,7 +274,9 @@ fn outside_project_builds_with_find_package() {
     }
     let installed = Installed::new("install_find_package");
     let prefix = format!("-DCMAKE_PREFIX_PATH={}", installed.prefix.display());
-    builds_with_cmake("install_find_package", None, &[prefix]);
+    builds_in_c("install_find_package", &prefix);
+    // The targets ask for the C++ that the headers need, whatever the project has.
+    builds_with_cmake("install_find_package", None, &[prefix, "-DCMAKE_CXX_STANDARD=14".into()]);
 }
 
 /// The library is that of the other tests, because cargo has their target folder; else it would take minutes.

@@ -149,7 +149,6 @@ fn each_status_has_a_row_in_the_guide() {
     let names: Vec<&str> =
         statuses.lines().filter_map(|line| Some(line.split_once(" = RDZV_")?.0.trim())).collect();
     assert!(names.len() > 40, "{names:?}");
-    let missing: Vec<_> =
-        names.iter().filter(|name| !guide.contains(&format!("\n| `{name}` | "))).collect();
+    let missing: Vec<_> = names.iter().filter(|name| !guide.contains(&format!("\n| `{name}` | "))).collect();
     assert!(missing.is_empty(), "docs/cpp-guide.md has no row for {missing:?}");
 }
