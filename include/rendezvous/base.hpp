@@ -125,12 +125,28 @@ inline std::int64_t option_count(std::chrono::milliseconds time) {
   return time.count() <= 0 ? -1 : time.count();
 }
 
+/// Owner of a handle of the C ABI. Not a std::unique_ptr: compilers take much longer for one.
 template <class T, void (*Free)(T*)>
-struct freed_by {
-  void operator()(T* handle) const noexcept { Free(handle); }
+class handle {
+ public:
+  explicit handle(T* owned = nullptr) noexcept : owned_(owned) {}
+  handle(handle&& other) noexcept : owned_(other.release()) {}
+  handle& operator=(handle&& other) noexcept {
+    const handle former(std::exchange(owned_, other.release()));
+    return *this;
+  }
+  ~handle() {
+    if (owned_ != nullptr) Free(owned_);
+  }
+  T* get() const noexcept { return owned_; }
+  T* release() noexcept { return std::exchange(owned_, nullptr); }
+  T* operator->() const noexcept { return owned_; }
+  T& operator*() const noexcept { return *owned_; }
+  explicit operator bool() const noexcept { return owned_ != nullptr; }
+
+ private:
+  T* owned_;
 };
-template <class T, void (*Free)(T*)>
-using handle = std::unique_ptr<T, freed_by<T, Free>>;
 
 inline const std::uint8_t* bytes(std::string_view text) {
   return reinterpret_cast<const std::uint8_t*>(text.data());
@@ -532,12 +548,12 @@ result<T> call(Function function, const Arguments&... arguments) {
 /// The same for a function that writes several values.
 template <class... T, class Function, class... Arguments>
 result<std::tuple<T...>> call_for(Function function, const Arguments&... arguments) {
-  const auto call_with = [&](auto&... out) -> result<std::tuple<T...>> {
+  // Not a tuple of places: compilers take much longer for one.
+  const auto call_with = [&](auto&&... out) -> result<std::tuple<T...>> {
     if (auto failure = failure_of(function, arguments..., out.place()...)) return std::move(*failure);
     return std::tuple<T...>(out.take()...);
   };
-  std::tuple<output<T>...> places;
-  return std::apply(call_with, places);
+  return call_with(output<T>()...);
 }
 
 inline error make_error(status code, std::string_view message) {
