@@ -46,7 +46,7 @@ pub(super) fn wait(key: &[u8]) -> Vec<u8> {
 /// Server whose sockets accept as many bytes as the test allows.
 pub(super) struct Rig {
     pub(super) server: Server,
-    now: Instant,
+    pub(super) now: Instant,
     got: BTreeMap<ConnId, Vec<u8>>,
     pub(super) closed: BTreeMap<ConnId, CloseReason>,
     /// All events except those of accepted and closed connections.

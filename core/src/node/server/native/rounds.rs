@@ -86,6 +86,8 @@ impl Native {
         request: RequestId,
         frame: &ClientFrame<'_>,
     ) {
+        // What was due before this request may concern an earlier Join of its session, so it comes first.
+        self.tick_rounds(context);
         let outcome = match *frame {
             ClientFrame::Join { .. } | ClientFrame::Standby { .. } => self.enter(context, request, frame),
             ClientFrame::Leave { run_id } => self.leave(context, request, run_id),

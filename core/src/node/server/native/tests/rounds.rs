@@ -245,3 +245,28 @@ fn who_leaves_or_is_told_to_hears_the_last_word() {
     }
     assert!(!rig.closed.contains_key(&c10d));
 }
+
+#[test]
+fn a_join_that_arrives_after_its_round_was_due_is_answered() {
+    let mut rig = rig();
+    let terms = Terms { nodes_min: 3, nodes_max: 4, last_call_ms: 5000, fast_quorum: false, ..TERMS };
+    let join = |node: &'static str| match join(node) {
+        ClientFrame::Join { entry } => ClientFrame::Join { entry: Entry { terms, ..entry } },
+        other => other,
+    };
+    let names = ["a", "b", "c", "d"];
+    let conns = [0, 1, 2, 3].map(|index| rig.open(index, names[index as usize]));
+    conns.iter().zip(names).for_each(|(&conn, name)| rig.ask(conn, 1, &join(name)));
+    let late = conns[3];
+    assert!(rig.lines(late).last().is_some_and(|last| last.starts_with("1 Round 0 rank=3/4")));
+    conns.iter().zip(names).take(3).for_each(|(&conn, name)| rig.ask(conn, 2, &join(name)));
+    rig.got(late);
+    // The last call is over, but no tick has come before the Join of the fourth node.
+    rig.after(Duration::from_millis(4900));
+    rig.now = rig.now + Duration::from_millis(300);
+    let lines = rig.wanted(late, 2, &join("d"));
+    assert_eq!(lines, ["1 Excluded { run_id: \"run\", round: 1 }", "2 Placed is_participant=true ahead=0"]);
+    rig.after(Duration::from_secs(10));
+    let lines = rig.lines(late);
+    assert!(lines[0].starts_with("2 Error TimedOut"), "{lines:?}");
+}
