@@ -44,6 +44,33 @@ pub mod prelude;
 pub mod rng;
 #[cfg(feature = "alloc")]
 #[doc(hidden)]
+pub mod shared;
+/// Without an allocator nothing is shared.
+#[cfg(not(feature = "alloc"))]
+mod shared {
+    #[derive(Clone, Copy, Debug)]
+    pub enum SharedBytes {}
+
+    impl SharedBytes {
+        pub const fn len(&self) -> usize {
+            match *self {}
+        }
+
+        pub const fn pieces(&self) -> &[&[u8]] {
+            match *self {}
+        }
+
+        pub fn read<R>(&self, _: impl FnOnce(&[u8]) -> R) -> R {
+            match *self {}
+        }
+
+        pub const fn equals(&self, _: &[u8]) -> bool {
+            match *self {}
+        }
+    }
+}
+#[cfg(feature = "alloc")]
+#[doc(hidden)]
 pub mod sorted;
 pub mod time;
 
@@ -58,6 +85,7 @@ pub mod store {
     pub mod number;
     pub mod op;
     pub mod txn;
+    pub mod value_ref;
 
     #[cfg(feature = "alloc")]
     pub mod engine;

@@ -165,9 +165,9 @@ impl Server {
 
     /// Returns whether the caller may read from `conn`: not while its answers are unread, nor while it is closing.
     pub fn wants_read(&self, conn: ConnId) -> bool {
-        self.conns.get(conn).is_some_and(|conn| {
-            conn.life == Life::Open && conn.outbox.unsent().len() < self.limits.unsent_bytes_high
-        })
+        self.conns
+            .get(conn)
+            .is_some_and(|conn| conn.life == Life::Open && conn.outbox.len() < self.limits.unsent_bytes_high)
     }
 
     fn accept(&mut self, id: ConnId, peer: SocketAddr) -> Result<(), InputError> {
@@ -278,7 +278,7 @@ impl Server {
             if used == input.len() {
                 return Ok((used, Rest::Nothing));
             }
-            if conn.outbox.unsent().len() >= limits.unsent_bytes_high {
+            if conn.outbox.len() >= limits.unsent_bytes_high {
                 return Ok((used, Rest::Resting));
             }
             let Protocol::C10d(machine) = &mut conn.protocol else { return Ok((used, Rest::Nothing)) };
@@ -337,7 +337,7 @@ impl Server {
             if used == input.len() {
                 return Ok((used, Rest::Nothing));
             }
-            if conn.outbox.unsent().len() >= limits.unsent_bytes_high {
+            if conn.outbox.len() >= limits.unsent_bytes_high {
                 return Ok((used, Rest::Resting));
             }
             let mut context = ServerContext { now: *now, limits, engine, conns, stats, events };
@@ -370,8 +370,9 @@ impl Server {
 
     fn sent(&mut self, id: ConnId, bytes: usize) {
         let (Some(conn), pool) = self.conns.parts(id) else { return };
+        let is_whole = bytes > 0 && bytes == conn.outbox.unsent().len();
         conn.outbox.sent(bytes, pool);
-        let unsent = conn.outbox.unsent().len();
+        let unsent = conn.outbox.len();
         let was_full = conn.stalled_since.is_some();
         conn.stalled_since = match conn.stalled_since {
             _ if unsent == 0 => None,
@@ -384,6 +385,10 @@ impl Server {
             self.arm(self.now + self.limits.stall_timeout, Deadline::Stall, id);
         } else if let (0, Life::Closing(reason)) = (unsent, conn.life) {
             return self.remove(id, reason);
+        }
+        if is_whole {
+            // The socket accepts more, and the outbox may have the next piece.
+            self.conns.want_to_send(id);
         }
         if is_native && bytes > 0 {
             if was_full {
@@ -418,7 +423,7 @@ impl Server {
 
     /// Removes a half-closed connection without unsent answers. The rest of its inbox is an incomplete frame.
     fn end_if_half_closed(&mut self, id: ConnId) {
-        let is_over = |conn: &Conn| conn.life == Life::HalfClosed && conn.outbox.unsent().is_empty();
+        let is_over = |conn: &Conn| conn.life == Life::HalfClosed && conn.outbox.is_empty();
         if self.conns.get(id).is_some_and(is_over) {
             self.remove(id, CloseReason::PeerClosed);
         }
@@ -431,9 +436,11 @@ impl Server {
         self.enforce_buffer_limit();
     }
 
-    /// Returns the bytes that connections and sessions hold together.
+    /// Returns the bytes that connections and sessions hold together, and those of long values that are no longer in the
+    /// store, but in the history or in answers.
     fn buffered_bytes(&self) -> u64 {
-        self.stats.buffered_bytes + self.native.as_ref().map_or(0, |native| native.held_bytes())
+        let sessions = self.native.as_ref().map_or(0, |native| native.held_bytes());
+        self.stats.buffered_bytes + sessions + self.engine.orphaned_bytes()
     }
 
     /// Ends the largest holders until the buffered bytes are within their limit.
@@ -475,7 +482,7 @@ impl Server {
             return;
         }
         pool.give(core::mem::take(&mut conn.inbox));
-        if conn.outbox.unsent().is_empty() {
+        if conn.outbox.is_empty() {
             return self.remove(id, reason);
         }
         conn.life = Life::Closing(reason);
@@ -518,7 +525,7 @@ impl Server {
                     continue;
                 }
                 Deadline::Frame => {
-                    let incomplete = !conn.inbox.is_empty() && conn.outbox.unsent().is_empty();
+                    let incomplete = !conn.inbox.is_empty() && conn.outbox.is_empty();
                     conn.frame_armed = incomplete;
                     (incomplete, conn.last_received_at, limits.frame_timeout, CloseReason::FrameTimeout)
                 }

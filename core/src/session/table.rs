@@ -14,8 +14,10 @@ use crate::ids::ConnId;
 use crate::limits::{KEPT_COST_BYTES, SessionLimits};
 use crate::ordered::{Map, Set};
 use crate::prelude::*;
-use crate::wire::native::{Buffer, Fault, FaultCode, Label, Message, ServerFrame, Why, append_frame};
-use crate::wire::sink::Sink;
+use crate::wire::native::{
+    Buffer, Fault, FaultCode, Label, Message, ServerFrame, Why, append_frame, encode_frame,
+};
+use crate::wire::sink::{Length, Sink};
 use alloc::collections::VecDeque;
 use small::{OfConn, Pending};
 
@@ -350,24 +352,38 @@ impl Sessions {
         }
         debug_assert!(ServerFrame::is_numbered(frame.kind()), "only answers and pushes have numbers");
         let label = Label { id, sequence: session.sent + 1, flags: 0 };
-        self.scratch.reset();
-        append_frame(&mut self.scratch, label, frame, self.limits.body_bytes_max)
-            .map_err(FrameRefused::TooLong)?;
-        let bytes = self.scratch.0.as_slice();
+        let bytes_max = self.limits.body_bytes_max;
+        let mut length = Length::default();
+        frame.write_body(&mut length);
+        let keeps = session.granted.grace_ms > 0;
+        // A frame that the window does not keep is written without a copy of its own.
+        let is_copied = length.0 <= SCRATCH_KEPT || keeps && length.0 as u64 <= self.limits.window_bytes;
+        if length.0 > bytes_max {
+            return Err(FrameRefused::TooLong(length.0));
+        }
+        if is_copied {
+            self.scratch.reset();
+            append_frame(&mut self.scratch, label, frame, bytes_max).map_err(FrameRefused::TooLong)?;
+        }
         if is_answer == IsAnswer::Yes {
             session.pending.remove(id);
         }
         session.sent += 1;
-        if session.conn.is_some() {
-            out.put(bytes);
+        match session.conn {
+            Some(_) if is_copied => out.put(&self.scratch.0),
+            // invariant: the length was checked above
+            Some(_) => encode_frame(out, label, frame).map_err(FrameRefused::TooLong)?,
+            None => {}
         }
-        if session.granted.grace_ms == 0 {
+        if !keeps {
             return Ok(session.conn);
         }
+        let bytes: Box<[u8]> = if is_copied { self.scratch.0.as_slice().into() } else { Box::default() };
         session.window_bytes += bytes.len() as u64;
         self.held_bytes += bytes.len() as u64 + KEPT_COST_BYTES;
-        session.window.push_back(Kept { id, is_answer: is_answer == IsAnswer::Yes, bytes: bytes.into() });
-        while session.window.len() > self.limits.window_frames as usize
+        session.window.push_back(Kept { id, is_answer: is_answer == IsAnswer::Yes, bytes });
+        while !is_copied && !session.window.is_empty()
+            || session.window.len() > self.limits.window_frames as usize
             || session.window_bytes > self.limits.window_bytes
         {
             self.held_bytes -= session.forget_oldest();

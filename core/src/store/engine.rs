@@ -16,11 +16,12 @@ mod slots;
 mod value;
 mod waits;
 
+pub use crate::store::value_ref::ValueRef;
 pub use fences::Stale;
 pub use history::{ChangeRef, WatchError, WatchId, Watched};
 pub use leases::{LeaseError, LeaseId};
 pub use native::{PrefixRemoved, TxnApplied};
-pub use value::ValueRef;
+pub use value::KeptValue;
 
 use crate::ids::WaiterId;
 use crate::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};
@@ -193,6 +194,12 @@ impl Engine {
         self.slots.stored_bytes()
     }
 
+    /// Returns the bytes of long values that are no longer in the store, but are still held by the history or for an
+    /// answer.
+    pub fn orphaned_bytes(&self) -> u64 {
+        self.slots.orphaned_bytes()
+    }
+
     /// Returns the number of pending waits and barriers.
     pub fn waiting(&self) -> usize {
         self.waits.len()
@@ -333,7 +340,7 @@ impl Engine {
         self.check_capacity_beside(key, more.len() as u64)?;
         let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
         self.revision += 1;
-        self.slots.change(slot, self.revision, |value| value.append(more));
+        self.slots.change(slot, self.revision, |value, meter| value.append(more, meter));
         self.changed(slot);
         self.wake_all(slot);
         Ok(Answer::Nothing)
@@ -353,7 +360,7 @@ impl Engine {
     /// Removes the value of a slot that has one.
     fn clear(&mut self, slot: SlotId) {
         self.revision += 1;
-        self.slots.change(slot, self.revision, |value| *value = Value::Absent);
+        self.slots.change(slot, self.revision, |value, _| *value = Value::Absent);
         self.changed(slot);
         self.slots.release_if_idle(slot);
     }
@@ -449,14 +456,14 @@ impl Engine {
     #[inline]
     fn count(&mut self, slot: SlotId, number: i64) {
         self.revision += 1;
-        self.slots.change(slot, self.revision, |value| *value = Value::Number(number));
+        self.slots.change(slot, self.revision, |value, _| *value = Value::Number(number));
         self.changed(slot);
     }
 
     #[inline]
     fn store(&mut self, slot: SlotId, bytes: &[u8]) {
         self.revision += 1;
-        self.slots.change(slot, self.revision, |value| value.set(bytes));
+        self.slots.change(slot, self.revision, |value, meter| value.set(bytes, meter));
         self.changed(slot);
         self.wake_all(slot);
     }

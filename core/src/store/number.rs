@@ -3,10 +3,14 @@
 /// Maximum length of a decimal `i64`, in bytes: a sign and nineteen digits.
 pub const DIGITS_MAX: usize = 20;
 
+/// Length of the text in which a number is looked for, in bytes, so that a long value costs no more than a short one.
+pub const TEXT_BYTES_MAX: usize = 64;
+
 /// Parses the number at the start of `text`: white space, a sign, digits. Anything after the digits is ignored.
-/// Returns `None` without digits, or for a number outside 64 bits. Source: c10d protocol, section 4.1 ("ADD
+/// Returns `None` without digits in the first [`TEXT_BYTES_MAX`] bytes, or for a number outside 64 bits. Source: c10d protocol, section 4.1 ("ADD
 /// parsing").
 pub fn parse_leading(text: &[u8]) -> Option<i64> {
+    let text = &text[..text.len().min(TEXT_BYTES_MAX)];
     let blanks = text.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)).count();
     let text = &text[blanks..];
     let (negative, text) = match text.split_first()? {

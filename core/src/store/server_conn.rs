@@ -7,6 +7,7 @@ pub use outbox::{BufferPool, Outbox, POOLED_BYTES_MAX, Writer as OutboxWriter, h
 use crate::limits::FrameLimits;
 use crate::store::engine::{Answer, Readiness};
 use crate::store::op::Request;
+use crate::store::value_ref::ValueRef;
 use crate::wire::c10d::{
     Frame, FrameError, MAGIC, NOT_READY, READY, STOP_WAITING, Scan, Scanner, WAIT_CANCELED, parse_frame,
 };
@@ -148,20 +149,29 @@ pub fn answer(
     Ok(())
 }
 
+/// Encodes a length and bytes.
+#[inline]
+fn string(out: &mut impl Sink, value: ValueRef<'_>) {
+    match value {
+        ValueRef::Shared(bytes) => {
+            out.put(&(bytes.len() as u64).to_le_bytes());
+            out.put_shared(bytes);
+        }
+        _ => value.read(|bytes| {
+            out.put(&(bytes.len() as u64).to_le_bytes());
+            out.put(bytes);
+        }),
+    }
+}
+
 /// Encodes an answer in the c10d format.
 #[inline]
 fn encode_answer(out: &mut impl Sink, answer: &Answer<'_>) {
-    let string = |out: &mut dyn FnMut(&[u8]), bytes: &[u8]| {
-        out(&(bytes.len() as u64).to_le_bytes());
-        out(bytes);
-    };
     match answer {
         Answer::Nothing | Answer::Parked => {}
         Answer::Number(number) => out.put(&number.to_le_bytes()),
-        Answer::Value(value) => value.read(|bytes| string(&mut |part| out.put(part), bytes)),
-        Answer::Values(values) => {
-            values.iter().for_each(|value| value.read(|bytes| string(&mut |part| out.put(part), bytes)))
-        }
+        Answer::Value(value) => string(out, *value),
+        Answer::Values(values) => values.iter().for_each(|value| string(out, value)),
         Answer::Readiness(Readiness::Ready) => out.put(&[READY]),
         Answer::Readiness(Readiness::NotReady) => out.put(&[NOT_READY]),
         Answer::Released => out.put(&[STOP_WAITING]),
@@ -169,12 +179,12 @@ fn encode_answer(out: &mut impl Sink, answer: &Answer<'_>) {
         Answer::Popped { length_before, item } => {
             out.put(&length_before.to_le_bytes());
             if let Some(item) = item {
-                string(&mut |part| out.put(part), item);
+                string(out, ValueRef::Bytes(item));
             }
         }
         Answer::KeyList(list) => {
             out.put(&(list.len() as u64).to_le_bytes());
-            list.iter().for_each(|key| string(&mut |part| out.put(part), key));
+            list.iter().for_each(|key| string(out, ValueRef::Bytes(key)));
         }
     }
 }

@@ -1,10 +1,17 @@
 //! Destinations of encoders. The same encoder computes the length of its output, with [`Length`] as the sink, and
 //! the bytes.
 
+use crate::shared::SharedBytes;
+
 /// Destination of encoded bytes.
 pub trait Sink {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
+
+    /// Appends `bytes`. A sink that keeps them for long shares them instead of copying.
+    fn put_shared(&mut self, bytes: &SharedBytes) {
+        bytes.pieces().iter().for_each(|piece| self.put(piece));
+    }
 
     /// Returns how many more bytes the sink accepts.
     fn space(&self) -> usize {
@@ -34,6 +41,11 @@ impl<'b> Fill<'b> {
     /// Creates a sink that fills `buffer` from its start.
     pub const fn new(buffer: &'b mut [u8]) -> Self {
         Self { buffer, used: 0, wanted: 0 }
+    }
+
+    /// Returns the number of bytes written so far.
+    pub const fn used(&self) -> usize {
+        self.used
     }
 
     /// Returns the number of bytes written.

@@ -7,6 +7,7 @@ use crate::limits::FrameLimits;
 use crate::prelude::*;
 use crate::store::call::{Call, Outcome, WaitMode};
 use crate::store::op::{Keys, Request};
+use crate::store::value_ref::ValueRef;
 use crate::time::Duration;
 use crate::wire::native::{ClientFrame, FaultCode, ServerFrame};
 
@@ -115,12 +116,12 @@ fn outcome_of(call: &Call<'_>, frame: &ServerFrame<'_>, take: &mut dyn Take) -> 
             ServerFrame::Number { number, .. },
         ) => Outcome::Number(number),
         (Request::Get { .. }, ServerFrame::Value { value, .. }) => {
-            take.whole(value?);
+            value?.read(|bytes| take.whole(bytes));
             Outcome::Value
         }
         // For an absent key, c10d returns the expected value.
         (Request::CompareSet { expected, .. }, ServerFrame::Value { value, .. }) => {
-            take.whole(value.unwrap_or(expected));
+            value.unwrap_or(ValueRef::Bytes(expected)).read(|bytes| take.whole(bytes));
             Outcome::Value
         }
         (Request::MultiGet { keys }, ServerFrame::Values { values }) if values.len() == keys.len() => {
@@ -129,13 +130,13 @@ fn outcome_of(call: &Call<'_>, frame: &ServerFrame<'_>, take: &mut dyn Take) -> 
             }
             let mut count = 0;
             for value in values.iter().filter_map(|found| found.value) {
-                take.whole(value);
+                value.read(|bytes| take.whole(bytes));
                 count += 1;
             }
             Outcome::Values(count)
         }
         (Request::QueuePop { .. }, ServerFrame::Popped { item: Some(item), .. }) => {
-            take.whole(item);
+            item.read(|bytes| take.whole(bytes));
             Outcome::Value
         }
         (Request::QueuePop { .. }, ServerFrame::Popped { item: None, .. }) => Outcome::QueueEmpty,

@@ -310,7 +310,7 @@ impl PendingRequest {
         Some(match answer {
             ServerFrame::Done { .. } => BatchAnswer::Done,
             ServerFrame::Number { number, .. } => BatchAnswer::Number(*number),
-            ServerFrame::Value { value, .. } => BatchAnswer::Value(value.map(<[u8]>::to_vec)),
+            ServerFrame::Value { value, .. } => BatchAnswer::Value(value.map(|value| value.to_vec())),
             ServerFrame::Outcome { holds, .. } => BatchAnswer::Outcome(*holds),
             ServerFrame::Error { fault } => {
                 let key = Key::scoped(scope, self.names.get(at)?);

@@ -8,6 +8,7 @@ use crate::rendezvous::participant::{Entry, Role};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::session::table::{Hello, Input as TableInput, Outcome, Output as TableOutput, Sessions};
 use crate::store::op::Pairs;
+use crate::store::value_ref::ValueRef;
 use crate::time::Instant;
 use crate::wire::native::{
     ClientFrame, From, HEADER_BYTES, LastCall, MAGIC, RankOrder, Scan, Terms, Why, encode_frame, scan,
@@ -471,7 +472,8 @@ fn an_answer_of_another_length_than_its_question_is_none() {
                 // As many as the timeout, which the tests choose, and not as many as there are keys.
                 ClientFrame::MultiGet { timeout_ms, .. } => {
                     let count = usize::try_from(timeout_ms / 1000).expect("few");
-                    let values = alloc::vec![Found { revision: 5, value: Some(b"x") }; count];
+                    let values =
+                        alloc::vec![Found { revision: 5, value: Some(ValueRef::Bytes(b"x")) }; count];
                     stage.answer(id, &ServerFrame::Values { values: List::new(&values) });
                 }
                 ClientFrame::Batch { .. } => {

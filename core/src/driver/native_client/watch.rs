@@ -30,7 +30,7 @@ impl Change {
         Self {
             revision: change.revision,
             key: strip_scope(scope, &change.key),
-            value: change.value.map(<[u8]>::to_vec),
+            value: change.value.map(|value| value.to_vec()),
         }
     }
 

@@ -3,6 +3,7 @@ use super::*;
 use crate::rendezvous::participant::Part;
 use crate::rng::Rng;
 use crate::store::op::Key;
+use crate::store::value_ref::ValueRef;
 use crate::wire::native::{FLAG_RESENT, Fault, FaultCode, Message, Why, encode_frame};
 use crate::wire::sink::Sink;
 use alloc::vec::Vec as Bytes;
@@ -433,7 +434,8 @@ fn a_process_that_was_stopped_finds_no_deadline_passed() {
 /// Over a slow connection, receiving an answer may take longer than the heartbeat timeout.
 #[test]
 fn bytes_of_an_answer_are_a_sign_of_life() {
-    let answer = bytes_of(1, 1, &ServerFrame::Popped { length_before: 1, item: Some(&[0; 200]) });
+    let answer =
+        bytes_of(1, 1, &ServerFrame::Popped { length_before: 1, item: Some(ValueRef::Bytes(&[0; 200])) });
     let mut client = live(2000);
     begin(&mut client, 0, Operation::Get);
     writes(&mut client, 0);
@@ -664,7 +666,11 @@ fn damaged_frames_end_at_most_the_session() {
                     &ServerFrame::Error { fault: Fault::new(FaultCode::Other(250), 1, 2) },
                 ),
                 3 => bytes_of(id, sequence, &ServerFrame::SessionOver { why: Why::Limit }),
-                _ => bytes_of(id, sequence, &ServerFrame::Popped { length_before: 1, item: Some(b"item") }),
+                _ => bytes_of(
+                    id,
+                    sequence,
+                    &ServerFrame::Popped { length_before: 1, item: Some(ValueRef::Bytes(b"item")) },
+                ),
             };
             for _ in 0..rng.below(3) {
                 let at = usize::try_from(rng.below(bytes.len() as u64)).expect("an index");

@@ -4,6 +4,7 @@ use super::event::{CloseReason, InputError};
 use crate::ids::ConnId;
 use crate::prelude::*;
 use crate::session::table::SessionId;
+use crate::shared::SharedBytes;
 use crate::store::server_conn::{self, BufferPool, Outbox, OutboxWriter, ServerConn, held_bytes};
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
@@ -73,6 +74,12 @@ impl Sink for ConnSink<'_> {
     fn put(&mut self, bytes: &[u8]) {
         if let Some(writer) = &mut self.0 {
             writer.put(bytes);
+        }
+    }
+
+    fn put_shared(&mut self, bytes: &SharedBytes) {
+        if let Some(writer) = &mut self.0 {
+            writer.put_shared(bytes);
         }
     }
 }
@@ -163,7 +170,7 @@ impl Conns {
         let Self { slots, transmits, .. } = self;
         if let Some(conn) = slots.get_mut(id.index as usize).and_then(Option::as_mut)
             && !conn.to_send
-            && !conn.outbox.unsent().is_empty()
+            && !conn.outbox.is_empty()
         {
             conn.to_send = true;
             transmits.push_back(id);
@@ -198,7 +205,10 @@ impl Conns {
         let slots = self.slots.iter().zip(0..);
         let holders = slots.filter_map(|(conn, index)| {
             let conn = conn.as_ref()?;
-            Some((conn.charged, ConnId { index, generation: conn.generation }))
+            Some((
+                conn.charged + conn.outbox.shared_bytes() as u64,
+                ConnId { index, generation: conn.generation },
+            ))
         });
         holders.max().map(|(charged, id)| (id, charged))
     }

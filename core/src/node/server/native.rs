@@ -373,15 +373,36 @@ impl Native {
     /// Answers a request.
     #[inline(never)]
     fn answer(&mut self, context: &mut ServerContext<'_>, request: RequestId, frame: &ServerFrame<'_>) {
+        let written = self.try_answer(context.conns, request, frame);
+        self.written(context, request, written);
+    }
+
+    /// Answers a request with a frame that may borrow from the store. The caller passes the result to
+    /// [`Native::written`].
+    fn try_answer(
+        &mut self,
+        conns: &mut Conns,
+        request: RequestId,
+        frame: &ServerFrame<'_>,
+    ) -> Result<(), FrameRefused> {
         let conn = self.sessions.conn_of(request.session);
-        let outcome = self.sessions.answer(request.session, request.id, frame, &mut context.conns.sink(conn));
+        self.sessions.answer(request.session, request.id, frame, &mut conns.sink(conn))?;
         if let Some(conn) = conn {
-            context.conns.want_to_send(conn);
+            conns.want_to_send(conn);
         }
+        Ok(())
+    }
+
+    fn written(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        request: RequestId,
+        outcome: Result<(), FrameRefused>,
+    ) {
         match outcome {
             Err(FrameRefused::TooLong(bytes)) => self.too_long(context, request, bytes),
             // No client waits for the answer of a session that has ended.
-            Ok(_) | Err(FrameRefused::SessionOver | FrameRefused::NotPending(_)) => {}
+            Ok(()) | Err(FrameRefused::SessionOver | FrameRefused::NotPending(_)) => {}
         }
     }
 
@@ -407,12 +428,12 @@ impl Native {
 
     /// Sends a session a push that belongs to its request `id`.
     #[inline(never)]
-    fn push(&mut self, context: &mut ServerContext<'_>, request: RequestId, frame: &ServerFrame<'_>) {
+    fn push(&mut self, conns: &mut Conns, request: RequestId, frame: &ServerFrame<'_>) {
         let conn = self.sessions.conn_of(request.session);
         // A push to a session that has ended is dropped, and no push is too long.
-        let _ = self.sessions.push(request.session, request.id, frame, &mut context.conns.sink(conn));
+        let _ = self.sessions.push(request.session, request.id, frame, &mut conns.sink(conn));
         if let Some(conn) = conn {
-            context.conns.want_to_send(conn);
+            conns.want_to_send(conn);
         }
     }
 

@@ -1,9 +1,11 @@
 //! History of recent changes, and the watches on it. A watch has no queue of its own: it stores the revision of its
 //! first undelivered change, and reads on from there in the one shared history.
 
+use super::value::KeptValue;
 use crate::limits::HistoryLimits;
 use crate::ordered::{Index, Map, Named, Set, numbers};
-use alloc::boxed::Box;
+use crate::prelude::*;
+use crate::store::value_ref::ValueRef;
 use alloc::collections::VecDeque;
 
 /// Id of a watch of an engine.
@@ -29,7 +31,7 @@ pub struct ChangeRef<'a> {
     /// The key that changed.
     pub key: &'a [u8],
     /// The new value; `None` when the key was removed.
-    pub value: Option<&'a [u8]>,
+    pub value: Option<ValueRef<'a>>,
 }
 
 /// Error of starting or continuing a watch.
@@ -56,7 +58,10 @@ const CHANGE_COST_BYTES: u64 = 64;
 struct Change {
     revision: u64,
     key: Box<[u8]>,
-    value: Option<Box<[u8]>>,
+    /// The value, if there was one and it was kept.
+    value: Option<KeptValue>,
+    /// Whether the value was too long to be kept.
+    is_lost: bool,
 }
 
 #[derive(Debug)]
@@ -106,8 +111,11 @@ impl History {
         }
     }
 
-    pub(super) fn record(&mut self, revision: u64, key: &[u8], value: Option<&[u8]>) {
-        let change = Change { revision, key: key.into(), value: value.map(Into::into) };
+    pub(super) fn record(&mut self, revision: u64, key: &[u8], value: Option<ValueRef<'_>>) {
+        // One long value must not displace everything else.
+        let is_lost = value.is_some_and(|value| value.len() as u64 > self.limits.bytes_max / 4);
+        let value = value.filter(|_| !is_lost).map(Into::into);
+        let change = Change { revision, key: key.into(), value, is_lost };
         self.bytes += change.cost();
         self.changes.push_back(change);
         let Self { watches, ready, .. } = self;
@@ -203,7 +211,11 @@ impl History {
         if from < self.oldest {
             return Err(WatchError::Compacted { oldest: self.oldest });
         }
-        Ok(self.since(from).filter(|change| watch.matches(&change.key)).map(Change::as_ref))
+        let mut matching = self.since(from).filter(|change| watch.matches(&change.key)).peekable();
+        if let Some(lost) = matching.next_if(|change| change.is_lost) {
+            return Err(WatchError::Compacted { oldest: lost.revision + 1 });
+        }
+        Ok(matching.map_while(Change::as_ref))
     }
 
     pub(super) fn delivered(&mut self, id: WatchId, through: u64) {
@@ -240,11 +252,15 @@ impl Watch {
 }
 
 impl Change {
+    /// Returns the bytes that are charged for it.
     fn cost(&self) -> u64 {
-        (self.key.len() + self.value.as_ref().map_or(0, |value| value.len())) as u64 + CHANGE_COST_BYTES
+        let value = self.value.as_ref().map_or(0, |value| value.as_ref().len());
+        (self.key.len() + value) as u64 + CHANGE_COST_BYTES
     }
 
-    fn as_ref(&self) -> ChangeRef<'_> {
-        ChangeRef { revision: self.revision, key: &self.key, value: self.value.as_deref() }
+    /// Returns the change, unless its value was too long to be kept.
+    fn as_ref(&self) -> Option<ChangeRef<'_>> {
+        let value = self.value.as_ref().map(KeptValue::as_ref);
+        (!self.is_lost).then_some(ChangeRef { revision: self.revision, key: &self.key, value })
     }
 }

@@ -6,7 +6,7 @@ use super::fences::Fences;
 use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
 use super::leases::{LeaseError, LeaseId, Leases};
 use super::slot::SlotId;
-use super::value::{Value, ValueRef};
+use super::value::Value;
 use super::{ApplyError, Engine, KeyList, contiguous_key, cost, number};
 use crate::ids::WaiterId;
 use crate::limits::HistoryLimits;
@@ -14,6 +14,7 @@ use crate::ordered::Named;
 use crate::prelude::*;
 use crate::store::op::{Key, Keys, Request};
 use crate::store::txn::{Compare, Condition, Write};
+use crate::store::value_ref::ValueRef;
 use core::ops::Bound;
 
 /// State that only native sessions need.
@@ -325,11 +326,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Applies the writes to copies of the values, to check that each ADD finds a number.
+    /// Applies the writes to copies of what ADD reads of the values, to check that each finds a number.
     fn rehearse<'w>(
         &mut self,
         writes: impl Iterator<Item = Write<'w>>,
     ) -> Result<(), (ApplyError, Option<Key<'w>>)> {
+        let head = |bytes: &'w [u8]| &bytes[..bytes.len().min(number::TEXT_BYTES_MAX)];
         let mut beside: Named<Value> = Named::new();
         let mut cleared: Vec<Vec<u8>> = Vec::new();
         for write in writes {
@@ -347,14 +349,19 @@ impl Engine {
             let (whole, key) = (key, contiguous_key(key, &mut self.joined));
             let stored =
                 self.slots.find(key).filter(|_| !cleared.iter().any(|prefix| key.starts_with(prefix)));
+            let meter = self.slots.meter();
             let value = beside.entry(key, || match stored.map(|id| &self.slots[id].value) {
                 None | Some(Value::Absent) => Value::Absent,
                 Some(Value::Number(number)) => Value::Number(*number),
-                Some(Value::Bytes(bytes)) => Value::Bytes(bytes.clone()),
+                Some(value) => Value::Bytes(value.as_ref().head(&mut [0; number::TEXT_BYTES_MAX]).to_vec()),
             });
             match write {
-                Write::Set { value: new, .. } => value.set(new),
-                Write::Append { value: more, .. } => value.append(more),
+                Write::Set { value: new, .. } => value.set(head(new), meter),
+                Write::Append { value: more, .. } => {
+                    if value.len() < number::TEXT_BYTES_MAX || matches!(value, Value::Number(_)) {
+                        value.append(head(more), meter);
+                    }
+                }
                 Write::Add { delta, .. } => {
                     let number = value.as_number().ok_or((ApplyError::NotANumber, Some(whole)))?;
                     let sum = number.wrapping_add(delta);
@@ -410,7 +417,7 @@ impl Engine {
                 extras.history.record(self.revision, key, None);
                 extras.leases.detach(key);
             }
-            value => value.as_ref().read(|bytes| extras.history.record(self.revision, key, Some(bytes))),
+            value => extras.history.record(self.revision, key, Some(value.as_ref())),
         }
     }
 }

@@ -2,9 +2,11 @@
 
 use super::order::Order;
 use super::slot::{Slot, SlotId, WaitList};
-use super::value::{Value, ValueRef};
+use super::value::Value;
 use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
 use crate::prelude::*;
+use crate::shared::Meter;
+use crate::store::value_ref::ValueRef;
 use alloc::collections::BinaryHeap;
 use core::hash::BuildHasher;
 use core::ops::{Bound, Index, IndexMut};
@@ -31,6 +33,10 @@ pub(super) struct Slots {
     /// All slots in key order; built when it is first needed.
     order: Option<Order>,
     stored_bytes: u64,
+    /// Counts the bytes of long values, in the slots and elsewhere.
+    meter: Meter,
+    /// Those of them that belong to the values in the slots.
+    shared_present: u64,
 }
 
 impl Slots {
@@ -42,6 +48,8 @@ impl Slots {
             present: Vec::new(),
             order: None,
             stored_bytes: 0,
+            meter: Meter::default(),
+            shared_present: 0,
         }
     }
 
@@ -55,6 +63,15 @@ impl Slots {
 
     pub(super) const fn stored_bytes(&self) -> u64 {
         self.stored_bytes
+    }
+
+    /// Returns the bytes of long values that are no longer in a slot, but are still held by the history or for an answer.
+    pub(super) fn orphaned_bytes(&self) -> u64 {
+        self.meter.bytes().saturating_sub(self.shared_present)
+    }
+
+    pub(super) const fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     #[inline]
@@ -114,10 +131,12 @@ impl Slots {
 
     /// Changes a value, and updates the charged bytes and the list of present slots.
     #[inline]
-    pub(super) fn change(&mut self, id: SlotId, revision: u64, change: impl FnOnce(&mut Value)) {
+    pub(super) fn change(&mut self, id: SlotId, revision: u64, change: impl FnOnce(&mut Value, &Meter)) {
         let slot = &mut self.slots[id as usize];
         let (was_absent, length_before) = (matches!(slot.value, Value::Absent), slot.value.len());
-        change(&mut slot.value);
+        self.shared_present -= slot.value.shared_bytes();
+        change(&mut slot.value, &self.meter);
+        self.shared_present += slot.value.shared_bytes();
         slot.revision = revision;
         let is_absent = matches!(slot.value, Value::Absent);
         self.stored_bytes = self.stored_bytes + slot.value.len() as u64 - length_before as u64;
@@ -268,8 +287,8 @@ mod tests {
     fn the_list_of_present_slots_follows_every_change() {
         let mut slots = Slots::new(1);
         let ids: Vec<SlotId> = (0..20u8).map(|name| slots.find_or_insert(&[name])).collect();
-        ids.iter().for_each(|&id| slots.change(id, 1, |value| value.set(b"v")));
-        ids.iter().step_by(3).for_each(|&id| slots.change(id, 2, |value| *value = Value::Absent));
+        ids.iter().for_each(|&id| slots.change(id, 1, |value, meter| value.set(b"v", meter)));
+        ids.iter().step_by(3).for_each(|&id| slots.change(id, 2, |value, _| *value = Value::Absent));
         let names: Vec<u8> = slots.sorted().into_iter().map(|id| slots[id].key[0]).collect();
         assert_eq!(names, (0..20).filter(|name| name % 3 != 0).collect::<Vec<u8>>());
         assert!(slots.present.iter().enumerate().all(|(index, &id)| slots[id].present_at as usize == index));

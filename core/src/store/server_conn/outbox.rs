@@ -2,8 +2,10 @@
 //! waiters allocates nothing. Longer answers use buffers from a pool that all connections share, so that an idle
 //! connection holds none.
 
+use crate::prelude::*;
+use crate::shared::{Piece, SharedBytes};
 use crate::wire::sink::Sink;
-use alloc::vec::Vec;
+use alloc::collections::VecDeque;
 
 /// Size of the buffer inside a connection, in bytes.
 const SHORT: usize = 40;
@@ -14,6 +16,13 @@ pub const POOLED_BYTES_MAX: usize = 64 * 1024;
 const SMALL_BYTES_MAX: usize = 4 * 1024;
 /// Maximum number of pooled buffers of each kind.
 const POOLED_BUFFERS_MAX: usize = 64;
+
+/// Length from which on a piece is shared instead of copied, in bytes: each costs a system call of its own.
+const SHARED_MIN: usize = 32 * 1024;
+/// Number of unsent bytes from which on every piece is shared, so that no answer is copied that takes long.
+const COPIED_MAX: usize = 256 * 1024;
+/// Charge of a segment in addition to its bytes.
+const SEGMENT_BYTES: usize = 2 * size_of::<Segment>();
 
 /// Pool of free buffers, shared by the connections of one server.
 #[derive(Debug, Default)]
@@ -60,23 +69,71 @@ pub struct Outbox {
     /// Used while not empty; `short` is empty then.
     long: Vec<u8>,
     sent: usize,
+    /// What follows, if any of it is shared.
+    tail: Option<Box<Tail>>,
+}
+
+/// Unsent bytes after those of the buffers.
+#[derive(Debug, Default)]
+struct Tail {
+    segments: VecDeque<Segment>,
+    /// Bytes of all segments.
+    length: usize,
+    /// Memory in bytes of the segments, without that of shared pieces.
+    held: usize,
+}
+
+#[derive(Debug)]
+enum Segment {
+    Own(Vec<u8>),
+    /// Bytes of a value, from this position on.
+    Shared(Arc<Piece>, usize),
+}
+
+impl Segment {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(piece, from) => &piece[*from..],
+        }
+    }
 }
 
 impl Outbox {
-    /// Returns the bytes to send next.
+    /// Returns the bytes to send next: not all, if they are in several pieces.
     #[inline]
     pub fn unsent(&self) -> &[u8] {
         let all = if self.long.is_empty() { self.short.as_slice() } else { self.long.as_slice() };
-        &all[self.sent..]
+        match (&all[self.sent..], &self.tail) {
+            ([], Some(tail)) => tail.segments.front().map_or(&[], Segment::bytes),
+            (unsent, _) => unsent,
+        }
     }
 
-    /// Removes the first `bytes` unsent bytes.
+    /// Returns the number of unsent bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        let buffered = if self.long.is_empty() { self.short.len() } else { self.long.len() };
+        buffered - self.sent + self.tail.as_ref().map_or(0, |tail| tail.length)
+    }
+
+    /// Returns whether there are no unsent bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Removes the first `bytes` unsent bytes, which must not be more than [`Outbox::unsent`] returned.
     #[inline]
     pub fn sent(&mut self, bytes: usize, pool: &mut BufferPool) {
-        let left = self.unsent().len().saturating_sub(bytes);
-        self.sent += bytes.min(self.unsent().len());
+        let buffered = if self.long.is_empty() { self.short.len() } else { self.long.len() };
+        if self.sent == buffered && self.tail.is_some() {
+            return self.sent_of_tail(bytes, pool);
+        }
+        self.sent = buffered.min(self.sent + bytes);
+        let left = buffered - self.sent;
         if left == 0 {
-            self.clear(pool);
+            self.clear_buffers(pool);
         } else if self.sent > POOLED_BYTES_MAX && self.sent > left {
             self.long.drain(..self.sent);
             self.sent = 0;
@@ -87,16 +144,55 @@ impl Outbox {
         }
     }
 
-    /// Returns the memory in bytes that is held for unsent bytes, without spare capacity that the pool would keep.
+    #[cold]
+    fn sent_of_tail(&mut self, bytes: usize, pool: &mut BufferPool) {
+        let Some(tail) = &mut self.tail else { return };
+        let Some(front) = tail.segments.front_mut() else { return };
+        let is_over = match front {
+            Segment::Shared(piece, from) => {
+                let bytes = bytes.min(piece.len() - *from);
+                *from += bytes;
+                tail.length -= bytes;
+                *from == piece.len()
+            }
+            // The buffer of the connection takes over, which knows how many bytes have been sent.
+            Segment::Own(buffer) => {
+                self.long = core::mem::take(buffer);
+                self.sent = bytes.min(self.long.len());
+                tail.length -= self.long.len();
+                tail.held -= self.long.capacity();
+                true
+            }
+        };
+        if is_over {
+            tail.segments.pop_front();
+            tail.held -= SEGMENT_BYTES;
+        }
+        self.tail.take_if(|tail| tail.segments.is_empty());
+        if self.sent == self.long.len() {
+            self.clear_buffers(pool);
+        }
+    }
+
+    /// Returns the memory in bytes that is held for unsent bytes, without spare capacity that the pool would keep, and
+    /// without pieces that others hold too.
     #[inline]
     pub fn held_bytes(&self) -> usize {
-        held_bytes(&self.long).max(self.unsent().len())
+        let buffered = if self.long.is_empty() { self.short.len() } else { self.long.len() };
+        let own = held_bytes(&self.long).max(buffered - self.sent);
+        own + self.tail.as_ref().map_or(0, |tail| tail.held)
+    }
+
+    /// Returns the part of the pieces that this outbox holds: of a piece that three hold, a third.
+    pub fn shared_bytes(&self) -> usize {
+        let segments = self.tail.iter().flat_map(|tail| &tail.segments);
+        segments.map(Segment::shared_bytes).sum()
     }
 
     /// Reserves capacity for a large answer, so that the buffer does not grow by doubling.
     #[inline]
     pub fn reserve(&mut self, bytes: usize) {
-        if bytes > POOLED_BYTES_MAX {
+        if bytes > POOLED_BYTES_MAX && self.tail.is_none() {
             self.long.reserve_exact(self.short.len() + bytes);
         }
     }
@@ -104,6 +200,12 @@ impl Outbox {
     /// Drops all unsent bytes.
     #[inline]
     pub fn clear(&mut self, pool: &mut BufferPool) {
+        self.tail = None;
+        self.clear_buffers(pool);
+    }
+
+    #[inline]
+    fn clear_buffers(&mut self, pool: &mut BufferPool) {
         self.short.clear();
         self.sent = 0;
         if self.long.capacity() > 0 {
@@ -118,6 +220,37 @@ impl Outbox {
     }
 }
 
+impl Segment {
+    fn shared_bytes(&self) -> usize {
+        match self {
+            Self::Own(_) => 0,
+            Self::Shared(piece, _) => piece.len() / Arc::strong_count(piece).max(1),
+        }
+    }
+}
+
+impl Tail {
+    fn put(&mut self, bytes: &[u8], pool: &mut BufferPool) {
+        self.length += bytes.len();
+        if let Some(Segment::Own(buffer)) = self.segments.back_mut() {
+            self.held -= buffer.capacity();
+            buffer.extend_from_slice(bytes);
+            self.held += buffer.capacity();
+            return;
+        }
+        let mut buffer = pool.take_small();
+        buffer.extend_from_slice(bytes);
+        self.held += buffer.capacity() + SEGMENT_BYTES;
+        self.segments.push_back(Segment::Own(buffer));
+    }
+
+    fn share(&mut self, piece: &Arc<Piece>) {
+        self.length += piece.len();
+        self.held += SEGMENT_BYTES;
+        self.segments.push_back(Segment::Shared(piece.clone(), 0));
+    }
+}
+
 /// Sink that appends to an [`Outbox`].
 #[derive(Debug)]
 pub struct Writer<'a> {
@@ -129,7 +262,9 @@ impl Sink for Writer<'_> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         let outbox = &mut *self.outbox;
-        if !outbox.long.is_empty() {
+        if let Some(tail) = &mut outbox.tail {
+            tail.put(bytes, self.pool);
+        } else if !outbox.long.is_empty() {
             outbox.long.extend_from_slice(bytes);
         } else if outbox.short.extend_from_slice(bytes).is_err() {
             if outbox.long.capacity() == 0 {
@@ -138,6 +273,16 @@ impl Sink for Writer<'_> {
             outbox.long.extend_from_slice(&outbox.short);
             outbox.long.extend_from_slice(bytes);
             outbox.short.clear();
+        }
+    }
+
+    fn put_shared(&mut self, bytes: &SharedBytes) {
+        for piece in bytes.pieces() {
+            if piece.len() < SHARED_MIN && self.outbox.len() < COPIED_MAX {
+                self.put(piece);
+            } else if !piece.is_empty() {
+                self.outbox.tail.get_or_insert_default().share(piece);
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::limits::FrameLimits;
 use crate::store::op::{Key, Keys, Pairs};
+use crate::store::value_ref::ValueRef;
 use crate::wire::sink::Sink;
 
 /// Error in the body of a complete frame: the request is refused, and the connection continues.
@@ -184,6 +185,22 @@ impl<'a> Field<'a> for &'a [u8] {
     }
 }
 
+impl<'a> Field<'a> for ValueRef<'a> {
+    fn write(&self, out: &mut impl Sink) {
+        match self {
+            Self::Shared(bytes) => {
+                (bytes.len() as u64).write(out);
+                out.put_shared(bytes);
+            }
+            _ => ValueRef::read(self, |bytes| bytes.write(out)),
+        }
+    }
+
+    fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
+        body.value().map(Self::Bytes)
+    }
+}
+
 impl<'a> Field<'a> for Key<'a> {
     fn write(&self, out: &mut impl Sink) {
         (self.len() as u64).write(out);
@@ -254,7 +271,7 @@ impl<'a, A: Field<'a>, B: Field<'a>> Field<'a> for (A, B) {
 }
 
 /// A `u8` that says whether there is a value, and the value.
-impl<'a> Field<'a> for Option<&'a [u8]> {
+impl<'a, T: Field<'a>> Field<'a> for Option<T> {
     fn write(&self, out: &mut impl Sink) {
         self.is_some().write(out);
         if let Some(value) = self {
@@ -263,7 +280,7 @@ impl<'a> Field<'a> for Option<&'a [u8]> {
     }
 
     fn read(body: &mut Body<'a>) -> Result<Self, BodyError> {
-        if bool::read(body)? { body.value().map(Some) } else { Ok(None) }
+        if bool::read(body)? { T::read(body).map(Some) } else { Ok(None) }
     }
 }
 

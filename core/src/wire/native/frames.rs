@@ -6,6 +6,7 @@ use super::record::{BarrierEnd, Change, Entry, Found, Member, Participants, Why}
 use crate::limits::FrameLimits;
 use crate::store::op::{Key, Keys, Pairs};
 use crate::store::txn::{Compare, Write};
+use crate::store::value_ref::ValueRef;
 use crate::wire::message::{Message, define_frames};
 use crate::wire::sink::Sink;
 
@@ -150,7 +151,7 @@ define_frames! {
         /// A number.
         0x8011 Small Number { number: i64, revision: u64 } batchable
         /// A value and the revision at which it last changed.
-        0x8012 Frame Value { revision: u64, value: Option<&'a [u8]> } batchable
+        0x8012 Frame Value { revision: u64, value: Option<ValueRef<'a>> } batchable
         /// Values in the order of their keys.
         0x8013 Frame Values { values: List<'a, Found<'a>> }
         /// Whether the condition of the request holds.
@@ -160,7 +161,7 @@ define_frames! {
         /// The answers to a batch, in order.
         0x8016 Frame BatchDone { answers: List<'a, Batched<ServerFrame<'a>>> }
         /// An item, and the length of the queue before.
-        0x8017 Value Popped { length_before: u64, item: Option<&'a [u8]> }
+        0x8017 Value Popped { length_before: u64, item: Option<ValueRef<'a>> }
         /// How a generation of a barrier ended.
         0x8018 Frame BarrierOver { generation: u64, end: BarrierEnd<'a> }
         /// The round is complete.

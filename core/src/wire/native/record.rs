@@ -3,6 +3,7 @@
 use super::field::{Body, BodyError, Field, records, variants};
 use crate::store::op::{Key, Pairs};
 use crate::store::txn::{Compare, Condition, Write};
+use crate::store::value_ref::ValueRef;
 use crate::wire::choice::open_choice;
 use crate::wire::sink::Sink;
 
@@ -108,7 +109,7 @@ pub struct Found<'a> {
     /// The revision at which the value last changed; 0 when the key has none.
     pub revision: u64,
     /// The value, if there is one.
-    pub value: Option<&'a [u8]>,
+    pub value: Option<ValueRef<'a>>,
 }
 
 /// Change that a watch reports.
@@ -119,7 +120,7 @@ pub struct Change<'a> {
     /// The key that changed.
     pub key: Key<'a>,
     /// The new value; `None` when the key was removed.
-    pub value: Option<&'a [u8]>,
+    pub value: Option<ValueRef<'a>>,
 }
 
 /// Member of a round.

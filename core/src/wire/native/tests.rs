@@ -3,6 +3,7 @@ extern crate std;
 use super::*;
 use crate::store::op::{Key, Keys, Pairs};
 use crate::store::txn::{Compare, Condition, Write};
+use crate::store::value_ref::ValueRef;
 use crate::wire::sink::{Fill, Sink};
 use std::string::{String, ToString};
 use std::vec::Vec;
@@ -209,15 +210,15 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
         F::SessionOver { why: Why::Heartbeat },
         F::Done { revision: 12 },
         F::Number { number: -2, revision: 13 },
-        F::Value { revision: 4, value: Some(b"value") },
+        F::Value { revision: 4, value: Some(ValueRef::Bytes(b"value")) },
         F::Value { revision: 0, value: None },
         F::Values {
             values: List::new(
                 const {
                     &[
-                        Found { revision: 1, value: Some(b"") },
+                        Found { revision: 1, value: Some(ValueRef::Bytes(b"")) },
                         Found { revision: 0, value: None },
-                        Found { revision: 9, value: Some(b"xyz") },
+                        Found { revision: 9, value: Some(ValueRef::Bytes(b"xyz")) },
                     ]
                 },
             ),
@@ -235,7 +236,7 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
                 },
             ),
         },
-        F::Popped { length_before: 2, item: Some(b"item") },
+        F::Popped { length_before: 2, item: Some(ValueRef::Bytes(b"item")) },
         over(BarrierEnd::Released),
         over(BarrierEnd::Broken { participant: b"host1_42_0", why: Why::Connection }),
         over(BarrierEnd::TimedOut { absent_count: 3, absent: Keys::scoped(b"", NAMES) }),
@@ -274,7 +275,7 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
             changes: List::new(
                 const {
                     &[
-                        Change { revision: 41, key: Key::raw(b"/p/a"), value: Some(b"1") },
+                        Change { revision: 41, key: Key::raw(b"/p/a"), value: Some(ValueRef::Bytes(b"1")) },
                         Change { revision: 42, key: Key::raw(b"/p/a"), value: None },
                     ]
                 },
@@ -633,7 +634,13 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
                 at(5, 5),
                 &ServerFrame::Changed {
                     changes: List::new(
-                        const { &[Change { revision: 2, key: Key::raw(b"/a"), value: Some(b"x") }] },
+                        const {
+                            &[Change {
+                                revision: 2,
+                                key: Key::raw(b"/a"),
+                                value: Some(ValueRef::Bytes(b"x")),
+                            }]
+                        },
                     ),
                 },
             ),

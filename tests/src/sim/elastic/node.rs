@@ -610,7 +610,7 @@ impl Node {
         match owned_frame.open(process.limits()) {
             Some(ServerFrame::Changed { changes }) => {
                 let changes = changes.iter().map(|change| {
-                    (change.revision, change.key.pieces().concat(), change.value.map(<[u8]>::to_vec))
+                    (change.revision, change.key.pieces().concat(), change.value.map(|value| value.to_vec()))
                 });
                 referee.watch_delivered((process.number, id), changes)
             }

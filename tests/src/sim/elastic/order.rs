@@ -7,6 +7,7 @@ use rendezvous_core::error::Operation;
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::store::call::WaitMode;
 use rendezvous_core::store::op::{Key, Keys, Pairs};
+use rendezvous_core::store::value_ref::ValueRef;
 use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::{ClientFrame, Header, Message, ServerFrame};
 use std::fmt;
@@ -171,10 +172,10 @@ pub(super) fn answer_to(sim_operation: &SimOperation, frame: &ServerFrame<'_>) -
         }
         // Without a value, c10d answers with the expected value, and the oracle judges by c10d.
         (SimOperation::CompareSet { expected, .. }, ServerFrame::Value { value, .. }) => {
-            Answer::Value(value.unwrap_or(expected).to_vec())
+            Answer::Value(value.map_or_else(|| expected.clone(), |value| value.to_vec()))
         }
         (SimOperation::MultiGet { names, .. }, ServerFrame::Values { values }) => {
-            let values: Vec<_> = values.iter().map(|found| found.value.map(<[u8]>::to_vec)).collect();
+            let values: Vec<_> = values.iter().map(|found| found.value.map(|value| value.to_vec())).collect();
             if values.len() != names.len() {
                 return None;
             }
@@ -216,7 +217,11 @@ impl fmt::Display for FrameSummary<'_> {
             ServerFrame::Number { number, revision } => write!(f, "{number} at {revision}"),
             ServerFrame::Outcome { holds, revision } => write!(f, "{holds} at {revision}"),
             ServerFrame::Value { revision, value } => {
-                write!(f, "{} of {revision}", value.unwrap_or(b"nothing").escape_ascii())
+                write!(
+                    f,
+                    "{} of {revision}",
+                    value.unwrap_or(ValueRef::Bytes(b"nothing")).to_vec().escape_ascii()
+                )
             }
             ServerFrame::BarrierOver { generation, ref end } => write!(f, "{generation}: {end:?}"),
             ref other => {

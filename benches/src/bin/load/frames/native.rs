@@ -2,6 +2,7 @@
 
 use super::{Arrival, Bytes, Frames, Operation, key};
 use rendezvous_core::store::op::{Key, Keys, Pairs};
+use rendezvous_core::store::value_ref::ValueRef;
 use rendezvous_core::wire::native::{
     BarrierEnd, ClientFrame, Entry, HEADER_BYTES, Label, LastCall, MAGIC, Participants, RankOrder,
     ServerFrame, Terms, VERSION_MAX, VERSION_MIN, encode_frame,
@@ -71,7 +72,11 @@ impl Frames {
             }
             Operation::Get { name, value } => {
                 put(&mut self.requests, id, &ClientFrame::Get { timeout_ms: 0, key: key(name) });
-                self.native_due(id, &ServerFrame::Value { revision, value: Some(value) }, Some(0..8));
+                self.native_due(
+                    id,
+                    &ServerFrame::Value { revision, value: Some(ValueRef::Bytes(value)) },
+                    Some(0..8),
+                );
             }
             Operation::Add { name } => {
                 put(&mut self.requests, id, &ClientFrame::Add { key: key(name), delta: 1 });
@@ -202,7 +207,9 @@ mod tests {
         frames.push(&mut protocol, Operation::Get { name: "k", value: b"v" });
         let (_, both) = frames.first(2);
         let check = |id, holds| answer(id, 70, &ServerFrame::Outcome { holds, revision: 5 });
-        let get = |value| answer(2, 71, &ServerFrame::Value { revision: 4, value: Some(value) });
+        let get = |value: &[u8]| {
+            answer(2, 71, &ServerFrame::Value { revision: 4, value: Some(ValueRef::Bytes(value)) })
+        };
         assert_eq!(both, check(1, true).len() + get(b"v").len());
         assert!(frames.allow(0, &[check(1, true), get(b"v")].concat()));
         for wrong in [[check(1, false), get(b"v")], [check(2, true), get(b"v")], [check(1, true), get(b"w")]]

@@ -334,11 +334,15 @@ impl Native {
         let run_id = Key::raw(run_id.as_bytes());
         match event {
             Event::Seated => {
-                self.push(context, request, &ServerFrame::Placed { run_id, is_participant: true, ahead: 0 });
+                self.push(
+                    context.conns,
+                    request,
+                    &ServerFrame::Placed { run_id, is_participant: true, ahead: 0 },
+                );
             }
             Event::Standby { ahead } => {
                 self.push(
-                    context,
+                    context.conns,
                     request,
                     &ServerFrame::Placed { run_id, is_participant: false, ahead: *ahead },
                 );
@@ -349,7 +353,7 @@ impl Native {
                 self.fail(context, request, failure_of(failure).fault());
             }
             Event::NodesWaiting { nodes } => {
-                self.push(context, request, &ServerFrame::NodesWaiting { run_id, nodes: *nodes });
+                self.push(context.conns, request, &ServerFrame::NodesWaiting { run_id, nodes: *nodes });
             }
             Event::NodeLost(loss) => {
                 let node = loss.node.to_string();
@@ -360,26 +364,30 @@ impl Native {
                     node: node.as_bytes(),
                     why: loss.why,
                 };
-                self.push(context, request, &died);
+                self.push(context.conns, request, &died);
             }
             Event::RoundEnded { round, reason } => {
                 let over = ServerFrame::RoundOver { run_id, round: *round, why: why_over(*reason) };
-                self.push(context, request, &over);
+                self.push(context.conns, request, &over);
             }
             Event::Excluded { round } => {
                 self.parts.remove(session);
-                self.push(context, request, &ServerFrame::Excluded { run_id, round: *round });
+                self.push(context.conns, request, &ServerFrame::Excluded { run_id, round: *round });
             }
             Event::RunClosed { by } => {
                 let by = by.as_ref().map(ToString::to_string).unwrap_or_default();
-                self.push(context, request, &ServerFrame::RunClosed { run_id, by: by.as_bytes() });
+                self.push(context.conns, request, &ServerFrame::RunClosed { run_id, by: by.as_bytes() });
             }
             Event::JobFailed { message } => {
-                self.push(context, request, &ServerFrame::JobFailed { run_id, message: message.as_bytes() });
+                self.push(
+                    context.conns,
+                    request,
+                    &ServerFrame::JobFailed { run_id, message: message.as_bytes() },
+                );
             }
             Event::Replaced { by } => {
                 self.parts.remove(session);
-                self.push(context, request, &ServerFrame::Replaced { run_id, session: by.0 });
+                self.push(context.conns, request, &ServerFrame::Replaced { run_id, session: by.0 });
                 // Its Join may still be pending.
                 self.fail(context, request, Fault { first: by.0, ..Fault::REPLACED });
             }

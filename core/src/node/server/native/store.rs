@@ -6,7 +6,7 @@ use crate::ids::WaiterId;
 use crate::node::server::event::CloseReason;
 use crate::prelude::*;
 use crate::session::table::SessionId;
-use crate::store::engine::{Answer, ApplyError, Engine, PrefixRemoved, Stale, ValueRef};
+use crate::store::engine::{Answer, ApplyError, Engine, KeptValue, PrefixRemoved, Stale, ValueRef};
 use crate::store::op::{Key, Keys, Request};
 use crate::wire::native::{Batched, ClientFrame, Fault, FaultCode, Found, List, Message, ServerFrame};
 use alloc::borrow::Cow;
@@ -22,7 +22,7 @@ enum Outcome {
     Number(i64),
     Holds(bool),
     /// The revision and the value that the key now has.
-    Value(u64, Option<Vec<u8>>),
+    Value(u64, Option<KeptValue>),
     Removed(PrefixRemoved),
 }
 
@@ -93,9 +93,10 @@ impl Native {
             let mut outcome = self.execute(context, &request);
             // Every request is executed. A value that exceeds the space of the answer is replaced by an error.
             if let Ok(Outcome::Value(_, Some(value))) = &outcome {
-                match budget.checked_sub(value.len()) {
+                let length = value.as_ref().len();
+                match budget.checked_sub(length) {
                     Some(left) => budget = left,
-                    None => outcome = Err(Fault::new(FaultCode::TooLong, value.len() as u64, budget as u64)),
+                    None => outcome = Err(Fault::new(FaultCode::TooLong, length as u64, budget as u64)),
                 }
             }
             outcomes.push((outcome, context.engine.revision()));
@@ -158,7 +159,7 @@ impl Native {
         if let Request::CompareSet { key, .. } = request {
             let found = context.engine.find(&whole(key));
             return Ok(match found {
-                Some((revision, value)) => Outcome::Value(revision, Some(value.read(<[u8]>::to_vec))),
+                Some((revision, value)) => Outcome::Value(revision, Some(value.into())),
                 None => Outcome::Value(0, None),
             });
         }
@@ -229,8 +230,9 @@ impl Native {
             Awaited::Value => {
                 let Some(key) = keys.iter().next() else { return false };
                 let Some((revision, value)) = context.engine.find(&whole(key)) else { return false };
-                let value = owned(value);
-                self.answer(context, request, &ServerFrame::Value { revision, value: Some(&value) });
+                let frame = ServerFrame::Value { revision, value: Some(value) };
+                let written = self.try_answer(context.conns, request, &frame);
+                self.written(context, request, written);
                 true
             }
             Awaited::KeyPresence => {
@@ -253,7 +255,8 @@ impl Native {
                 match context.engine.apply(WaiterId::Request(u32::MAX), &pop).map(|applied| applied.answer) {
                     Ok(Answer::Popped { length_before, item: Some(item) }) => {
                         let length_before = length_before.unsigned_abs();
-                        let popped = ServerFrame::Popped { length_before, item: Some(&item) };
+                        let popped =
+                            ServerFrame::Popped { length_before, item: Some(ValueRef::Bytes(&item)) };
                         self.answer(context, request, &popped);
                         true
                     }
@@ -293,18 +296,16 @@ impl Native {
         if bytes > context.limits.frame.frame_bytes_max {
             return self.too_long(context, request, bytes);
         }
-        let found: Vec<_> = keys
+        let values: Vec<Found<'_>> = keys
             .iter()
-            .map(|key| context.engine.find(&whole(key)).map(|(revision, value)| (revision, owned(value))))
-            .collect();
-        let values: Vec<Found<'_>> = found
-            .iter()
-            .map(|found| match found {
-                Some((revision, value)) => Found { revision: *revision, value: Some(value) },
+            .map(|key| match context.engine.find(&whole(key)) {
+                Some((revision, value)) => Found { revision, value: Some(value) },
                 None => Found { revision: 0, value: None },
             })
             .collect();
-        self.answer(context, request, &ServerFrame::Values { values: List::new(&values) });
+        let frame = ServerFrame::Values { values: List::new(&values) };
+        let written = self.try_answer(context.conns, request, &frame);
+        self.written(context, request, written);
     }
 
     fn fail_missing(
@@ -434,7 +435,7 @@ fn frame_of(outcome: &Outcome, revision: u64) -> ServerFrame<'_> {
         Outcome::Number(number) => ServerFrame::Number { number: *number, revision },
         Outcome::Holds(holds) => ServerFrame::Outcome { holds: *holds, revision },
         Outcome::Value(revision, value) => {
-            ServerFrame::Value { revision: *revision, value: value.as_deref() }
+            ServerFrame::Value { revision: *revision, value: value.as_ref().map(KeptValue::as_ref) }
         }
         Outcome::Removed(PrefixRemoved { removed, left: 0 }) => {
             ServerFrame::Number { number: i64::try_from(*removed).unwrap_or(i64::MAX), revision }
@@ -468,10 +469,6 @@ fn whole(key: Key<'_>) -> Cow<'_, [u8]> {
         Some(part) => Cow::Borrowed(part),
         None => Cow::Owned(key.pieces().concat()),
     }
-}
-
-fn owned(value: ValueRef<'_>) -> Vec<u8> {
-    value.read(<[u8]>::to_vec)
 }
 
 /// Encodes keys as a frame does.

@@ -64,14 +64,17 @@ fn line(limits: &ServerLimits, bytes: &[u8]) -> (String, usize) {
         ServerFrame::Welcome { resumed, .. } => format!("Welcome resumed={resumed}"),
         ServerFrame::Done { .. } => "Done".into(),
         ServerFrame::Number { number, .. } => format!("Number {number}"),
-        ServerFrame::Value { value, .. } => format!("Value {}", value.map_or("-".into(), text)),
+        ServerFrame::Value { value, .. } => {
+            format!("Value {}", value.map_or("-".into(), |value| value.read(text)))
+        }
         ServerFrame::Values { values } => {
-            let all: Vec<_> = values.iter().map(|found| found.value.map_or("-".into(), text)).collect();
+            let all: Vec<_> =
+                values.iter().map(|found| found.value.map_or("-".into(), |value| value.read(text))).collect();
             format!("Values {}", all.join(","))
         }
         ServerFrame::Outcome { holds, .. } => format!("Outcome {holds}"),
         ServerFrame::Popped { length_before, item } => {
-            format!("Popped {length_before} {}", item.map_or("-".into(), text))
+            format!("Popped {length_before} {}", item.map_or("-".into(), |item| item.read(text)))
         }
         ServerFrame::KeyList { more, keys } => {
             let all: Vec<_> = keys.iter().map(|key| key.to_string()).collect();
@@ -83,7 +86,7 @@ fn line(limits: &ServerLimits, bytes: &[u8]) -> (String, usize) {
                 .map(|Batched(frame)| match frame {
                     ServerFrame::Error { fault } => format!("{:?}", fault.code),
                     ServerFrame::Number { number, .. } => number.to_string(),
-                    ServerFrame::Value { value, .. } => value.map_or("-".into(), text),
+                    ServerFrame::Value { value, .. } => value.map_or("-".into(), |value| value.read(text)),
                     other => format!("{:#06x}", other.kind()),
                 })
                 .collect();
@@ -95,7 +98,9 @@ fn line(limits: &ServerLimits, bytes: &[u8]) -> (String, usize) {
         ServerFrame::Changed { changes } => {
             let all: Vec<_> = changes
                 .iter()
-                .map(|change| format!("{}={}", change.key, change.value.map_or("-".into(), text)))
+                .map(|change| {
+                    format!("{}={}", change.key, change.value.map_or("-".into(), |value| value.read(text)))
+                })
                 .collect();
             format!("Changed {}", all.join(","))
         }

@@ -124,21 +124,20 @@ impl Native {
         let Some(&Watcher { request, .. }) = self.watching.watches.get(watch) else { return };
         let conn = self.sessions.conn_of(request.session).and_then(|conn| context.conns.get(conn));
         let takes_more = |unsent: usize| unsent < context.limits.unsent_bytes_high;
-        if !conn.is_some_and(|conn| takes_more(conn.outbox.unsent().len())) {
+        if !conn.is_some_and(|conn| takes_more(conn.outbox.len())) {
             self.watching.held_back.insert((request.session, watch));
             return;
         }
-        // The frame is written while the history is borrowed, so the changes are copied.
-        let (mut collected, mut bytes) = (Vec::new(), 0);
+        let (mut changes, mut bytes) = (Vec::new(), 0);
         let is_behind_window = match context.engine.undelivered(watch) {
-            Ok(changes) => {
-                for ChangeRef { revision, key, value } in changes {
-                    let more = key.len() + value.map_or(0, <[u8]>::len);
+            Ok(undelivered) => {
+                for ChangeRef { revision, key, value } in undelivered {
+                    let more = key.len() + value.map_or(0, |value| value.len());
                     if bytes > 0 && bytes + more > FRAME_BYTES_MAX {
                         break;
                     }
                     bytes += more.max(1);
-                    collected.push((revision, key.to_vec(), value.map(<[u8]>::to_vec)));
+                    changes.push(Change { revision, key: Key::raw(key), value });
                 }
                 None
             }
@@ -148,18 +147,10 @@ impl Native {
         if let Some(oldest) = is_behind_window {
             self.end_watch(context, watch);
             let over = ServerFrame::WatchOver { why: Why::Compacted, oldest };
-            return self.push(context, request, &over);
+            return self.push(context.conns, request, &over);
         }
-        let changes: Vec<Change<'_>> = collected
-            .iter()
-            .map(|(revision, key, value)| Change {
-                revision: *revision,
-                key: Key::raw(key),
-                value: value.as_deref(),
-            })
-            .collect();
         let Some(last) = changes.last().map(|change| change.revision) else { return };
-        self.push(context, request, &ServerFrame::Changed { changes: List::new(&changes) });
+        self.push(context.conns, request, &ServerFrame::Changed { changes: List::new(&changes) });
         context.engine.delivered(watch, last);
     }
 
@@ -176,7 +167,7 @@ impl Native {
         let Some(watch) = self.watching.of_request.get(request.key()) else { return false };
         self.end_watch(context, watch);
         let over = ServerFrame::WatchOver { why: Why::Cancelled, oldest: 0 };
-        self.push(context, request, &over);
+        self.push(context.conns, request, &over);
         true
     }
 
@@ -199,7 +190,7 @@ impl Native {
         while let Some(lease) = context.engine.lease_expire(context.now) {
             if let Some(request) = self.forget_lease(lease) {
                 let over = ServerFrame::LeaseOver { lease: lease.0, why: Why::Deadline };
-                self.push(context, request, &over);
+                self.push(context.conns, request, &over);
             }
         }
     }

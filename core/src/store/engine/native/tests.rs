@@ -29,7 +29,12 @@ fn text(bytes: &[u8]) -> String {
 /// Formats the undelivered changes of a watch as `revision key=value`; `-` for a removal.
 fn undelivered(engine: &Engine, watch: WatchId) -> Result<Vec<String>, WatchError> {
     let line = |change: ChangeRef<'_>| {
-        format!("{} {}={}", change.revision, text(change.key), change.value.map_or("-".into(), text))
+        format!(
+            "{} {}={}",
+            change.revision,
+            text(change.key),
+            change.value.map_or("-".into(), |value| value.read(text))
+        )
     };
     Ok(engine.undelivered(watch)?.map(line).collect())
 }
@@ -110,7 +115,37 @@ fn the_history_is_bounded_in_bytes() {
     assert_eq!(oldest(&engine), Some(6), "five changes of 200 bytes");
     assert!(undelivered(&engine, watch).is_err());
     set(&mut engine, "/k", &"v".repeat(2000));
-    assert_eq!(oldest(&engine), Some(12), "one alone may be too long");
+    assert_eq!(oldest(&engine), Some(7), "a value that is too long to be kept displaces no others");
+    let watch = engine.watch(Watched::Key(b"/k"), 7).expect("within the history");
+    assert_eq!(undelivered(&engine, watch).map(|changes| changes.len()), Ok(4), "those before it");
+    engine.delivered(watch, 10);
+    assert_eq!(undelivered(&engine, watch), Err(WatchError::Compacted { oldest: 12 }));
+}
+
+#[test]
+fn a_long_value_is_shared_with_the_history() {
+    let mut engine = engine(HistoryLimits::default());
+    let long = "v".repeat(8 << 20);
+    set(&mut engine, "/k", &long);
+    assert_eq!(engine.orphaned_bytes(), 0, "the history has no copy");
+    let watch = engine.watch(Watched::Key(b"/k"), 1).expect("within the history");
+    for _ in 0..100 {
+        let append = Request::Append { key: Key::raw(b"/k"), value: b"x" };
+        engine.apply(WaiterId::Request(0), &append).expect("there is capacity");
+    }
+    assert!(engine.orphaned_bytes() < 1000, "{} bytes", engine.orphaned_bytes());
+    // The history keeps what fits, and each change has the value of its own revision.
+    let from = oldest(&engine).expect("a history");
+    assert!(from > 1 && engine.undelivered(watch).is_err());
+    let watch = engine.watch(Watched::Key(b"/k"), from).expect("within the history");
+    let lengths: Vec<_> = engine
+        .undelivered(watch)
+        .expect("within the history")
+        .map(|change| change.value.map_or(0, |value| value.len()) - long.len())
+        .collect();
+    assert_eq!(lengths, (from as usize - 1..=100).collect::<Vec<_>>());
+    set(&mut engine, "/k", "short");
+    assert!(engine.orphaned_bytes() > 8 << 20, "the history has the last holder");
 }
 
 /// Compares watches that are read at random intervals with a plain log of all changes.
