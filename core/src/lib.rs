@@ -29,6 +29,9 @@ extern crate std;
 pub mod error;
 #[doc(hidden)]
 pub mod ids;
+#[cfg(feature = "alloc")]
+#[doc(hidden)]
+pub mod key_hash;
 pub mod limits;
 #[doc(hidden)]
 pub mod named;

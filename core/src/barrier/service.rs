@@ -17,13 +17,12 @@ mod tests;
 pub use event::{ArrivalId, Arrive, End, Input, Names, Output, OwnerId, Refusal};
 pub use phase::{Phase, PhaseEvent};
 
+use crate::key_hash::KeyHash;
 use crate::limits::{BARRIER_COST_BYTES, BarrierLimits};
 use crate::ordered::{Index, Named, Set, numbers};
 use crate::wire::native::{Participants, Why};
 use alloc::collections::VecDeque;
 use barrier::{Awaited, Barrier, Found, named};
-use foldhash::SharedSeed;
-use foldhash::fast::SeedableRandomState;
 use members::{MemberId, Members};
 use slab::Slab;
 
@@ -50,7 +49,7 @@ numbers! {
 #[derive(Debug)]
 pub struct Barriers {
     limits: BarrierLimits,
-    hasher: SeedableRandomState,
+    hasher: KeyHash,
     barriers: Slab<Barrier>,
     keys: Named<BarrierId>,
     /// Arrivals that wait.
@@ -69,11 +68,11 @@ pub struct Barriers {
 }
 
 impl Barriers {
-    /// Creates an empty table. `seed` must be secret: it seeds the hash function of the tables.
-    pub fn new(limits: BarrierLimits, seed: u64) -> Self {
+    /// Creates an empty table. `hash_key` must be secret: it is the key of the tables' hash.
+    pub fn new(limits: BarrierLimits, hash_key: u128) -> Self {
         Self {
             limits,
-            hasher: SeedableRandomState::with_seed(seed, SharedSeed::global_fixed()),
+            hasher: KeyHash::new(hash_key),
             barriers: Slab::new(),
             keys: Named::new(),
             arrivals: Index::new(),

@@ -7,7 +7,7 @@
 use crate::driver::backend::{Backend, BarrierMethod, CANCELLED, Description, NOT_RELEASED, Span};
 use crate::driver::call_error::Refusal;
 use crate::driver::prelude::*;
-use crate::driver::random::random_seed;
+use crate::driver::random::random;
 use crate::driver::take::Take;
 use crate::driver::timeout::Timeouts;
 use crate::error::{Cause, ErrorKind, Failure, LimitError, Operation, Phase};
@@ -65,7 +65,7 @@ struct Popper {
 impl HashStore {
     /// Makes a new, empty store.
     pub fn new(options: HashStoreOptions) -> Self {
-        let engine = Engine::new(options.engine, random_seed());
+        let engine = Engine::new(options.engine, u128::from_le_bytes(random()));
         let (waiting, released, poppers) = (Slab::new(), Vec::new(), Vec::new());
         let state = HashStoreState { engine, waiting, released, poppers, next_ticket: 0 };
         let shared = Arc::new(HashStoreShared { state: Mutex::new(state), changed: Condvar::new() });

@@ -67,7 +67,7 @@ impl Server {
             now: Instant::ORIGIN,
             paused: Duration::ZERO,
             pause_detector: PauseDetector::new(Instant::ORIGIN, Poller::Thread),
-            engine: Engine::new(limits.engine, instance.hash_seed),
+            engine: Engine::new(limits.engine, instance.hash_key),
             conns: Conns::default(),
             deadlines: Deadlines::default(),
             closes: VecDeque::new(),

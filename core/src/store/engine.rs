@@ -159,10 +159,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Creates an empty store. `seed` is that of the key hash and has no visible effect.
-    pub fn new(limits: EngineLimits, seed: u64) -> Self {
+    /// Creates an empty store. `hash_key` must be secret: it is the key of the table's hash, and has no visible effect.
+    pub fn new(limits: EngineLimits, hash_key: u128) -> Self {
         Self {
-            slots: Slots::new(seed),
+            slots: Slots::new(hash_key),
             waits: Waits::default(),
             released: Vec::new(),
             joined: Vec::new(),

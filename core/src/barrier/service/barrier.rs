@@ -3,11 +3,11 @@
 use super::event::{Arrive, End, Names, Refusal};
 use super::members::{MemberId, Members};
 use super::phase::{Phase, PhaseEvent};
+use crate::key_hash::KeyHash;
 use crate::limits::BARRIER_COST_BYTES;
 use crate::prelude::*;
 use crate::wire::native::Participants;
 use alloc::collections::VecDeque;
-use foldhash::fast::SeedableRandomState;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaited {
@@ -96,7 +96,7 @@ impl Barrier {
         self.ends.get(at)
     }
 
-    pub(super) fn awaits(&self, participants: &Participants<'_>, hasher: &SeedableRandomState) -> bool {
+    pub(super) fn awaits(&self, participants: &Participants<'_>, hasher: &KeyHash) -> bool {
         match (self.awaited, participants) {
             (Awaited::Count(mine), Participants::Count(others)) => mine == *others,
             (Awaited::Listed, Participants::Names(names)) => self.members.are(*names, hasher),
@@ -109,7 +109,7 @@ impl Barrier {
         &self,
         arrive: &Arrive<'_>,
         is_as_before: bool,
-        hasher: &SeedableRandomState,
+        hasher: &KeyHash,
     ) -> Result<Found, Refusal> {
         let over = self.over();
         match arrive.generation {
@@ -182,7 +182,7 @@ impl Barrier {
     }
 
     /// Makes space for another name at a barrier with a count that has seen too many different names.
-    pub(super) fn forget_surplus_names(&mut self, hasher: &SeedableRandomState) {
+    pub(super) fn forget_surplus_names(&mut self, hasher: &KeyHash) {
         if self.members.len() >= self.members_max() {
             let (over, set_by) = (self.over(), self.set_by);
             self.members.retain(hasher, |id, member| {

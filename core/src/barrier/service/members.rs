@@ -2,12 +2,11 @@
 //! between generations, so that a barrier in a steady loop stores nothing new.
 
 use super::event::{ArrivalId, Refusal};
+use crate::key_hash::KeyHash;
 use crate::limits::{BarrierLimits, MEMBER_COST_BYTES};
 use crate::prelude::*;
 use crate::store::op::{Key, Keys};
 use alloc::borrow::Cow;
-use core::hash::BuildHasher;
-use foldhash::fast::SeedableRandomState;
 use hashbrown::HashTable;
 use slab::Slab;
 
@@ -52,11 +51,7 @@ fn contiguous(key: Key<'_>) -> Cow<'_, [u8]> {
 
 impl Members {
     /// Creates the members of a list.
-    pub(super) fn listed(
-        names: Keys<'_>,
-        limits: &BarrierLimits,
-        hasher: &SeedableRandomState,
-    ) -> Result<Self, Refusal> {
+    pub(super) fn listed(names: Keys<'_>, limits: &BarrierLimits, hasher: &KeyHash) -> Result<Self, Refusal> {
         let mut listed = Self::default();
         for name in names.iter() {
             let name = contiguous(name);
@@ -75,7 +70,7 @@ impl Members {
     }
 
     /// Returns whether they are the names of a list, in any order.
-    pub(super) fn are(&self, names: Keys<'_>, hasher: &SeedableRandomState) -> bool {
+    pub(super) fn are(&self, names: Keys<'_>, hasher: &KeyHash) -> bool {
         if names.len() != self.members.len() {
             return false;
         }
@@ -138,16 +133,16 @@ impl Members {
         members
     }
 
-    pub(super) fn find(&self, name: &[u8], hasher: &SeedableRandomState) -> Option<MemberId> {
-        self.index.find(hasher.hash_one(name), |&id| *self.members[id].name == *name).copied()
+    pub(super) fn find(&self, name: &[u8], hasher: &KeyHash) -> Option<MemberId> {
+        self.index.find(hasher.of(name), |&id| *self.members[id].name == *name).copied()
     }
 
     /// Adds a name that is not there yet.
-    pub(super) fn insert(&mut self, name: &[u8], hasher: &SeedableRandomState) -> MemberId {
+    pub(super) fn insert(&mut self, name: &[u8], hasher: &KeyHash) -> MemberId {
         let Self { members, index, .. } = self;
         let id =
             members.insert(Member { name: name.into(), arrival: None, until: None, last_seen_generation: 0 });
-        index.insert_unique(hasher.hash_one(name), id, |&id| hasher.hash_one(&*members[id].name));
+        index.insert_unique(hasher.of(name), id, |&id| hasher.of(&members[id].name));
         self.name_bytes += name.len() as u64;
         id
     }
@@ -187,7 +182,7 @@ impl Members {
     }
 
     /// Removes the members for which `keep` returns false.
-    pub(super) fn retain(&mut self, hasher: &SeedableRandomState, keep: impl Fn(MemberId, &Member) -> bool) {
+    pub(super) fn retain(&mut self, hasher: &KeyHash, keep: impl Fn(MemberId, &Member) -> bool) {
         let removed: Vec<MemberId> =
             self.members.iter().filter(|&(id, member)| !keep(id, member)).map(|(id, _)| id).collect();
         for id in removed {
@@ -195,7 +190,7 @@ impl Members {
             self.name_bytes -= member.name.len() as u64;
             self.waiting -= u32::from(member.arrival.is_some());
             self.away -= u32::from(member.arrival.is_none() && self.was_there(member.last_seen_generation));
-            if let Ok(entry) = self.index.find_entry(hasher.hash_one(&*member.name), |&other| other == id) {
+            if let Ok(entry) = self.index.find_entry(hasher.of(&member.name), |&other| other == id) {
                 entry.remove();
             }
         }

@@ -7,6 +7,7 @@
 
 use crate::driver::channel::Receiver;
 use crate::driver::clock::Clock;
+use crate::driver::random::random;
 use crate::driver::socket::is_newcomers_fault;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
@@ -374,15 +375,12 @@ fn conn_id(index: usize, generation: u32) -> ConnId {
     ConnId { index: u32::try_from(index).expect("as many slots as descriptors"), generation }
 }
 
-/// Makes the server's identity from the hash keys that the system gave the process at random. The hash is keyed, and
-/// the keys are never published.
+/// Returns a new identity for the server.
 fn instance() -> node::ServerInstance {
-    use std::hash::{BuildHasher, RandomState};
-    let keys = RandomState::new();
-    let mut token_key = [0; 16];
-    token_key[..8].copy_from_slice(&keys.hash_one("first half").to_le_bytes());
-    token_key[8..].copy_from_slice(&keys.hash_one("second half").to_le_bytes());
-    // A client that knows no server yet sends 0.
-    let incarnation = keys.hash_one("incarnation").max(1);
-    node::ServerInstance { hash_seed: keys.hash_one("places"), incarnation, token_key }
+    node::ServerInstance {
+        hash_key: u128::from_le_bytes(random()),
+        // A client that knows no server yet sends 0.
+        incarnation: u64::from_le_bytes(random()).max(1),
+        token_key: random(),
+    }
 }

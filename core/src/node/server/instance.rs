@@ -8,8 +8,8 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 /// Values that differ from one start of a server to the next.
 #[derive(Clone, Copy)]
 pub struct ServerInstance {
-    /// Seed of the hash table's hash function. It does not change any observable result.
-    pub hash_seed: u64,
+    /// Key of the tables' hash. It does not change any observable result.
+    pub hash_key: u128,
     /// Identifies this start of the server. No two starts may share a value, and 0 is reserved.
     pub incarnation: u64,
     /// Secret from which session tokens are derived. A process that knows it can take over any session, so it must come
@@ -27,7 +27,7 @@ impl ServerInstance {
         token_key[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
         token_key[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
         // A client that has not met a server yet sends incarnation 0.
-        Self { hash_seed: rng.next_u64(), incarnation: rng.next_u64().max(1), token_key }
+        Self { hash_key: rng.next_u64().into(), incarnation: rng.next_u64().max(1), token_key }
     }
 
     /// Returns the token for the HELLO with this number. The server counts them from 1.

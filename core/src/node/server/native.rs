@@ -100,7 +100,7 @@ impl Native {
             scratch: Scratch::default(),
             waiting: Waiting::default(),
             watching: Watching::default(),
-            barriers: Barriers::new(limits.barrier, instance.hash_seed),
+            barriers: Barriers::new(limits.barrier, instance.hash_key),
             nodes: Named::new(),
             rendezvous: Rendezvous::new(limits.rendezvous),
             parts: Map::new(),

@@ -3,15 +3,13 @@
 use super::order::Order;
 use super::slot::{Slot, SlotId, WaitList};
 use super::value::Value;
+use crate::key_hash::KeyHash;
 use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
 use crate::prelude::*;
 use crate::shared::Meter;
 use crate::store::value_ref::ValueRef;
 use alloc::collections::BinaryHeap;
-use core::hash::BuildHasher;
 use core::ops::{Bound, Index, IndexMut};
-use foldhash::SharedSeed;
-use foldhash::fast::SeedableRandomState;
 use hashbrown::HashTable;
 use slab::Slab;
 
@@ -27,7 +25,7 @@ fn as_index(index: usize) -> u32 {
 pub(super) struct Slots {
     slots: Slab<Slot>,
     index: HashTable<SlotId>,
-    hasher: SeedableRandomState,
+    hasher: KeyHash,
     /// Slots with a value, so that listing skips keys that are only waited for.
     present: Vec<SlotId>,
     /// All slots in key order; built when it is first needed.
@@ -40,11 +38,11 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(hash_key: u128) -> Self {
         Self {
             slots: Slab::new(),
             index: HashTable::new(),
-            hasher: SeedableRandomState::with_seed(seed, SharedSeed::global_fixed()),
+            hasher: KeyHash::new(hash_key),
             present: Vec::new(),
             order: None,
             stored_bytes: 0,
@@ -76,12 +74,12 @@ impl Slots {
 
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<SlotId> {
-        self.index.find(self.hasher.hash_one(key), |&id| *self[id].key == *key).copied()
+        self.index.find(self.hasher.of(key), |&id| *self[id].key == *key).copied()
     }
 
     #[inline]
     pub(super) fn find_or_insert(&mut self, key: &[u8]) -> SlotId {
-        let hash = self.hasher.hash_one(key);
+        let hash = self.hasher.of(key);
         let slots = &mut self.slots;
         if let Some(&id) = self.index.find(hash, |&id| *slots[id as usize].key == *key) {
             return id;
@@ -97,7 +95,7 @@ impl Slots {
         let id = as_index(index);
         self.stored_bytes += key.len() as u64 + KEY_COST_BYTES;
         let hasher = &self.hasher;
-        self.index.insert_unique(hash, id, |&id| hasher.hash_one(&*slots[id as usize].key));
+        self.index.insert_unique(hash, id, |&id| hasher.of(&slots[id as usize].key));
         if let Some(order) = &mut self.order {
             order.insert(id, |id| &slots[id as usize].key);
         }
@@ -110,7 +108,7 @@ impl Slots {
         if !matches!(slot.value, Value::Absent) || slot.queue.is_some() || !slot.waiters.is_empty() {
             return;
         }
-        let hash = self.hasher.hash_one(&*slot.key);
+        let hash = self.hasher.of(&slot.key);
         if let Ok(entry) = self.index.find_entry(hash, |&other| other == id) {
             entry.remove();
         }
@@ -123,7 +121,7 @@ impl Slots {
         // reallocate.
         if self.index.capacity() > 1024 && self.index.len() * 8 < self.index.capacity() {
             let Self { index, slots, hasher, .. } = self;
-            index.shrink_to(slots.len() * 2, |&id| hasher.hash_one(&*slots[id as usize].key));
+            index.shrink_to(slots.len() * 2, |&id| hasher.of(&slots[id as usize].key));
             slots.shrink_to_fit();
             self.present.shrink_to(self.present.len() * 2);
         }

@@ -298,7 +298,7 @@ impl Sim {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let limits = BarrierLimits { ends_kept_max: ENDS_KEPT, ..BarrierLimits::default() };
-        let barriers = Barriers::new(limits, rng.next_u64());
+        let barriers = Barriers::new(limits, rng.next_u64().into());
         let usual = [0, 1, 2].map(|_| some_awaited(&mut rng));
         let owners = (0..).map(OwnerId);
         Self {
