@@ -59,7 +59,7 @@ mod shared {
             match *self {}
         }
 
-        pub const fn pieces(&self) -> &[&[u8]] {
+        pub const fn chunks(&self) -> &[&[u8]] {
             match *self {}
         }
 

@@ -61,6 +61,8 @@ pub struct EngineLimits {
     pub stored_bytes_max: u64,
     /// Maximum number of keys that are waited for, counted once per wait.
     pub registrations_max: usize,
+    /// Maximum number of keys that a `DeletePrefix` within a transaction or a batch removes, because that happens at once.
+    pub removed_at_once_max: usize,
     /// Maximum number of pending waits and barriers of one connection. PyTorch's own client never has more than
     /// one.
     pub waits_per_connection_max: usize,
@@ -68,7 +70,12 @@ pub struct EngineLimits {
 
 impl Default for EngineLimits {
     fn default() -> Self {
-        Self { stored_bytes_max: 4 << 30, registrations_max: 1 << 23, waits_per_connection_max: 16 }
+        Self {
+            stored_bytes_max: 4 << 30,
+            registrations_max: 1 << 23,
+            removed_at_once_max: 1 << 16,
+            waits_per_connection_max: 16,
+        }
     }
 }
 
@@ -99,6 +106,9 @@ impl Default for HistoryLimits {
     }
 }
 
+/// Number of copied bytes that count as one unit of work.
+pub const COPIED_BYTES_PER_UNIT: u64 = 1024;
+
 /// Limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
@@ -124,6 +134,10 @@ pub struct ServerLimits {
     /// Maximum size of the received and unsent bytes of all connections and of the memory of all sessions,
     /// together, in bytes. Where it would be exceeded, the server ends the connection or session that holds most.
     pub buffered_bytes_max: u64,
+    /// Maximum work for one input, in units of about 100 ns: a look at one key, or a copy of
+    /// [`COPIED_BYTES_PER_UNIT`]. A request is executed as a whole; further requests of its connection, and what else
+    /// is left to do, follow in later turns.
+    pub turn_work_max: u64,
     /// Time from accept to a complete greeting.
     pub handshake_timeout: Duration,
     /// Maximum time without input within an incomplete frame.
@@ -145,6 +159,7 @@ impl Default for ServerLimits {
             unsent_bytes_high: 1 << 20,
             answer_bytes_max: 1 << 30,
             buffered_bytes_max: 2 << 30,
+            turn_work_max: 5000,
             handshake_timeout: Duration::from_secs(30),
             frame_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(300),

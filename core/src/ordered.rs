@@ -239,6 +239,10 @@ impl<K: Id> Set<K> {
         self.0.iter().map(|(key, _)| key)
     }
 
+    pub fn contains(&self, key: K) -> bool {
+        self.0.contains(key)
+    }
+
     /// Returns the entries whose first number is `first`.
     pub fn of(&self, first: impl Number) -> impl Iterator<Item = K> + Clone {
         self.0.of(first).map(|(key, _)| key)
@@ -435,6 +439,14 @@ impl<V> Named<V> {
 
     pub fn remove(&mut self, name: &[u8]) -> Option<V> {
         self.0.remove(name)
+    }
+
+    /// Removes any entry, and returns its name.
+    pub fn pop_any(&mut self) -> Option<Arc<[u8]>> {
+        let (name, _) = self.0.entries.last()?;
+        let name = name.clone();
+        self.remove(&name);
+        Some(name)
     }
 
     /// Removes all entries whose names begin with `prefix`.

@@ -3,10 +3,10 @@
 use crate::prelude::*;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes up to which a piece grows, and up to which neighbours are merged. Above it, appending copies nothing.
-const PIECE_GROWS_TO: usize = 1 << 20;
+/// Bytes up to which a chunk grows, and up to which neighbours are merged. Above it, appending copies nothing.
+const CHUNK_GROWS_TO: usize = 1 << 20;
 
-/// Count of the bytes of all pieces that belong together, whoever holds them.
+/// Count of the bytes of all chunks of one store, also of those that only the history or answers hold.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<AtomicUsize>);
 
@@ -17,20 +17,20 @@ impl Meter {
     }
 }
 
-/// Part of a byte string. It changes only while nobody else holds it.
+/// Part of a byte string. It changes only while it has one holder.
 #[derive(Debug)]
-pub struct Piece {
+pub struct Chunk {
     bytes: Vec<u8>,
     /// Bytes that the meter counts for it.
     counted: usize,
     meter: Meter,
 }
 
-impl Piece {
+impl Chunk {
     fn new(bytes: Vec<u8>, meter: &Meter) -> Self {
-        let mut piece = Self { bytes, counted: 0, meter: meter.clone() };
-        piece.count();
-        piece
+        let mut chunk = Self { bytes, counted: 0, meter: meter.clone() };
+        chunk.count();
+        chunk
     }
 
     /// Returns the memory in bytes that it takes.
@@ -54,23 +54,23 @@ impl Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for Chunk {
     fn drop(&mut self) {
         self.meter.0.fetch_sub(self.counted, Ordering::Relaxed);
     }
 }
 
-impl core::ops::Deref for Piece {
+impl core::ops::Deref for Chunk {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// Byte string in pieces. A clone shares them.
+/// Byte string in chunks. A clone shares them.
 #[derive(Clone, Debug)]
 pub struct SharedBytes {
-    pieces: Vec<Arc<Piece>>,
+    chunks: Vec<Arc<Chunk>>,
     length: usize,
     held: usize,
 }
@@ -78,8 +78,8 @@ pub struct SharedBytes {
 impl SharedBytes {
     /// Copies `bytes`.
     pub fn new(bytes: &[u8], meter: &Meter) -> Self {
-        let piece = Piece::new(bytes.to_vec(), meter);
-        Self { length: bytes.len(), held: piece.counted, pieces: vec![Arc::new(piece)] }
+        let chunk = Chunk::new(bytes.to_vec(), meter);
+        Self { length: bytes.len(), held: chunk.counted, chunks: vec![Arc::new(chunk)] }
     }
 
     /// Returns the number of bytes.
@@ -92,24 +92,24 @@ impl SharedBytes {
         self.length == 0
     }
 
-    /// Returns the memory in bytes that its pieces take.
+    /// Returns the memory in bytes that its chunks take.
     pub const fn held_bytes(&self) -> usize {
         self.held
     }
 
-    /// Returns the pieces in order.
-    pub fn pieces(&self) -> &[Arc<Piece>] {
-        &self.pieces
+    /// Returns the chunks in order.
+    pub fn chunks(&self) -> &[Arc<Chunk>] {
+        &self.chunks
     }
 
     /// Appends bytes; clones keep what they had. It copies few bytes besides `more`, however long the string is: a
-    /// piece that is shared is not copied but followed by another, and short neighbours are merged as their lengths
+    /// chunk that is shared is not copied but followed by another, and short neighbours are merged as their lengths
     /// double.
     pub fn append(&mut self, more: &[u8]) {
         self.length += more.len();
-        let Some(last) = self.pieces.last_mut() else { return };
+        let Some(last) = self.chunks.last_mut() else { return };
         let meter = last.meter.clone();
-        if last.len() + more.len() <= PIECE_GROWS_TO
+        if last.len() + more.len() <= CHUNK_GROWS_TO
             && let Some(own) = Arc::get_mut(last)
         {
             self.held -= own.counted;
@@ -117,30 +117,30 @@ impl SharedBytes {
             self.held += own.counted;
             return;
         }
-        self.push(Piece::new(more.to_vec(), &meter));
-        while let [.., before, last] = &self.pieces[..]
+        self.push(Chunk::new(more.to_vec(), &meter));
+        while let [.., before, last] = &self.chunks[..]
             && before.len() <= last.len()
-            && before.len() + last.len() <= PIECE_GROWS_TO
+            && before.len() + last.len() <= CHUNK_GROWS_TO
         {
-            let merged = Piece::new([&***before, &***last].concat(), &meter);
+            let merged = Chunk::new([&***before, &***last].concat(), &meter);
             self.held -= before.counted + last.counted;
-            self.pieces.truncate(self.pieces.len() - 2);
+            self.chunks.truncate(self.chunks.len() - 2);
             self.push(merged);
         }
     }
 
-    fn push(&mut self, piece: Piece) {
-        self.held += piece.counted;
-        self.pieces.push(Arc::new(piece));
+    fn push(&mut self, chunk: Chunk) {
+        self.held += chunk.counted;
+        self.chunks.push(Arc::new(chunk));
     }
 
-    /// Calls `read` with all bytes in one slice; joins them if they are in several pieces.
+    /// Calls `read` with all bytes in one slice; joins them if they are in several chunks.
     pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-        match &self.pieces[..] {
+        match &self.chunks[..] {
             [one] => read(one),
-            pieces => {
+            chunks => {
                 let mut joined = Vec::with_capacity(self.length);
-                pieces.iter().for_each(|piece| joined.extend_from_slice(piece));
+                chunks.iter().for_each(|chunk| joined.extend_from_slice(chunk));
                 read(&joined)
             }
         }
@@ -150,10 +150,10 @@ impl SharedBytes {
     pub fn equals(&self, other: &[u8]) -> bool {
         let mut rest = other;
         self.length == other.len()
-            && self.pieces.iter().all(|piece| {
-                let (here, following) = rest.split_at(piece.len());
+            && self.chunks.iter().all(|chunk| {
+                let (here, following) = rest.split_at(chunk.len());
                 rest = following;
-                ***piece == *here
+                ***chunk == *here
             })
     }
 }
@@ -188,22 +188,22 @@ mod tests {
         drop(clones);
         assert_eq!(meter.bytes(), bytes.held_bytes() as u64);
         drop(bytes);
-        assert_eq!(meter.bytes(), 0, "every piece is gone");
+        assert_eq!(meter.bytes(), 0, "every chunk is gone");
     }
 
     #[test]
     fn appending_to_a_long_string_copies_little() {
         let meter = Meter::default();
         let mut bytes = SharedBytes::new(&vec![7; 64 << 20], &meter);
-        let mut pieces_max = 0;
+        let mut chunks_max = 0;
         for _ in 0..10_000 {
             // The clone is what a history holds.
             let clone = bytes.clone();
             bytes.append(b"x");
             drop(clone);
-            pieces_max = pieces_max.max(bytes.pieces().len());
+            chunks_max = chunks_max.max(bytes.chunks().len());
         }
-        assert!(pieces_max < 20, "{pieces_max} pieces");
+        assert!(chunks_max < 20, "{chunks_max} chunks");
         assert!(meter.bytes() < (64 << 20) + (1 << 16), "{} bytes", meter.bytes());
     }
 }

@@ -150,7 +150,7 @@ impl Wire {
                     self.server.handle(Instant::ORIGIN, Input::Sent { conn, bytes }).expect("it is there");
                 }
                 Output::Close { conn } => panic!("{conn:?} was closed"),
-                Output::Event(_) => {}
+                Output::Read { .. } | Output::Event(_) => {}
             }
         }
     }

@@ -126,6 +126,7 @@ impl Rig {
                     | Event::SessionEnded { .. }
                     | Event::Run { .. },
                 ) => {}
+                Output::Read { .. } => {}
                 Output::Close { conn } => assert!(self.closing.insert(conn), "{conn:?} is closed once"),
                 Output::Event(Event::Closed { conn, reason, .. }) => {
                     assert!(self.closing.remove(&conn), "{conn:?} is reported after it was closed");

@@ -302,7 +302,9 @@ fn refused(error: ApplyError) -> Failure {
         ApplyError::Full(bytes_max) => limit_exceeded(LimitError::Stored { bytes_max }),
         // A store of one process has no rounds.
         ApplyError::Stale(_) => Failure { kind: ErrorKind::InvalidArgument, ..NOT_RELEASED },
-        ApplyError::TooManyWaits(count) => limit_exceeded(LimitError::Operations { count: count as u64 }),
+        ApplyError::TooManyWaits(count) | ApplyError::TooManyKeys(count) => {
+            limit_exceeded(LimitError::Operations { count: count as u64 })
+        }
     }
 }
 

@@ -14,7 +14,7 @@ pub use instance::ServerInstance;
 pub use native::why_over;
 
 use crate::ids::{ConnId, WaiterId};
-use crate::limits::ServerLimits;
+use crate::limits::{COPIED_BYTES_PER_UNIT, ServerLimits};
 use crate::prelude::*;
 use crate::store::engine::{ApplyError, Engine};
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
@@ -34,6 +34,8 @@ enum Rest {
     Lacks(usize),
     /// Frames that the server serves once the peer has read its answers.
     Resting,
+    /// Frames that the server serves in a later turn.
+    Parked,
 }
 
 /// Entries that the deadlines may hold in addition to four for each connection.
@@ -52,6 +54,12 @@ pub struct Server {
     conns: Conns,
     deadlines: Deadlines,
     closes: VecDeque<ConnId>,
+    /// Connections with frames for later turns.
+    parked: VecDeque<ConnId>,
+    /// Connections that the caller may read again.
+    readable: VecDeque<ConnId>,
+    /// Work that is left for this input.
+    turn: Turn,
     events: VecDeque<Event>,
     stats: Stats,
     /// Set when the first native client connects.
@@ -71,6 +79,9 @@ impl Server {
             conns: Conns::default(),
             deadlines: Deadlines::default(),
             closes: VecDeque::new(),
+            parked: VecDeque::new(),
+            readable: VecDeque::new(),
+            turn: Turn::default(),
             events: VecDeque::new(),
             stats: Stats::default(),
             native: None,
@@ -102,6 +113,7 @@ impl Server {
     /// The input does not fit the state. Nothing has changed.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
         self.pass_time(now);
+        self.begin_turn();
         match input {
             Input::Accepted { conn, peer } => self.accept(conn, peer)?,
             Input::Received { conn, bytes } => {
@@ -141,12 +153,19 @@ impl Server {
         if let Some(conn) = self.closes.pop_front() {
             return Some(Output::Close { conn });
         }
+        if let Some(conn) = self.readable.pop_front() {
+            return Some(Output::Read { conn });
+        }
         self.events.pop_front().map(Output::Event)
     }
 
     /// Returns when [`Input::Tick`] is due at the latest.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let native = self.native.as_ref().and_then(|native| native.poll_timeout(&self.engine));
+        let native = self.native.as_ref();
+        if !self.parked.is_empty() || native.is_some_and(|native| native.has_work(&self.engine)) {
+            return Some(self.now + self.paused);
+        }
+        let native = native.and_then(|native| native.poll_timeout(&self.engine));
         [self.deadlines.next(), native].into_iter().flatten().min().map(|due| due + self.paused)
     }
 
@@ -163,11 +182,16 @@ impl Server {
         self.conns.get(conn).map_or(&[], |conn| conn.outbox.unsent())
     }
 
-    /// Returns whether the caller may read from `conn`: not while its answers are unread, nor while it is closing.
+    /// Returns whether the caller may read from `conn`: not while its answers are unread, nor while it has frames for
+    /// later turns, nor while it is closing.
     pub fn wants_read(&self, conn: ConnId) -> bool {
         self.conns
             .get(conn)
-            .is_some_and(|conn| conn.life == Life::Open && conn.outbox.len() < self.limits.unsent_bytes_high)
+            .is_some_and(|conn| conn.life == Life::Open && !conn.is_parked && self.has_space(conn))
+    }
+
+    fn has_space(&self, conn: &Conn) -> bool {
+        conn.outbox.len() < self.limits.unsent_bytes_high
     }
 
     fn accept(&mut self, id: ConnId, peer: SocketAddr) -> Result<(), InputError> {
@@ -194,7 +218,7 @@ impl Server {
             return;
         }
         let mut kept = core::mem::take(&mut conn.inbox);
-        let mut fresh = bytes;
+        let (mut fresh, mut is_parked) = (bytes, false);
         // The inbox gets only the bytes that its incomplete frame lacks, so that later frames are parsed without a
         // copy.
         let outcome = loop {
@@ -204,6 +228,7 @@ impl Server {
                 Ok(served) => served,
                 Err(reason) => break Err(reason),
             };
+            is_parked = matches!(rest, Rest::Parked);
             if !from_inbox {
                 fresh = &fresh[used..];
                 break Ok(());
@@ -235,6 +260,10 @@ impl Server {
         kept.extend_from_slice(fresh);
         let Some(conn) = self.conns.at(id) else { return };
         conn.inbox = kept;
+        if is_parked && !conn.is_parked {
+            conn.is_parked = true;
+            self.parked.push_back(id);
+        }
         if !conn.inbox.is_empty() {
             conn.last_received_at = self.now;
             if let Protocol::Native(Some(_)) = conn.protocol {
@@ -242,7 +271,7 @@ impl Server {
                 self.with_native(|native, context| native.note_alive(context, id));
             }
             let Some(conn) = self.conns.at(id) else { return };
-            if !conn.frame_armed && conn.protocol.has_greeted() {
+            if !conn.frame_armed && !is_parked && conn.protocol.has_greeted() {
                 conn.frame_armed = true;
                 self.arm(self.now + self.limits.frame_timeout, Deadline::Frame, id);
             }
@@ -273,10 +302,14 @@ impl Server {
     fn serve_c10d(&mut self, id: ConnId, input: &[u8]) -> Result<(usize, Rest), CloseReason> {
         let mut used = 0;
         loop {
-            let Self { conns, engine, limits, stats, native, .. } = &mut *self;
+            let Self { conns, engine, limits, stats, native, turn, .. } = &mut *self;
+            let is_over = turn.spend(engine, conns);
             let (Some(conn), pool) = conns.parts(id) else { return Ok((used, Rest::Nothing)) };
             if used == input.len() {
                 return Ok((used, Rest::Nothing));
+            }
+            if is_over {
+                return Ok((used, Rest::Parked));
             }
             if conn.outbox.len() >= limits.unsent_bytes_high {
                 return Ok((used, Rest::Resting));
@@ -285,6 +318,7 @@ impl Server {
             let request = match machine.next(&input[used..], &limits.frame, &mut conn.outbox.writer(pool)) {
                 Ok(Next::Request { request, bytes }) => {
                     used += bytes;
+                    turn.copied(bytes);
                     request
                 }
                 Ok(Next::Handled { bytes }) => {
@@ -331,18 +365,25 @@ impl Server {
     fn serve_native(&mut self, id: ConnId, input: &[u8]) -> Result<(usize, Rest), CloseReason> {
         let mut used = 0;
         loop {
-            let Self { now, conns, engine, limits, stats, native, events, .. } = &mut *self;
+            let Self { now, conns, engine, limits, stats, native, events, turn, .. } = &mut *self;
+            let is_over = turn.spend(engine, conns);
             let Some(native) = native else { return Ok((used, Rest::Nothing)) };
             let Some(conn) = conns.get(id) else { return Ok((used, Rest::Nothing)) };
             if used == input.len() {
                 return Ok((used, Rest::Nothing));
             }
+            if is_over {
+                return Ok((used, Rest::Parked));
+            }
             if conn.outbox.len() >= limits.unsent_bytes_high {
                 return Ok((used, Rest::Resting));
             }
-            let mut context = ServerContext { now: *now, limits, engine, conns, stats, events };
+            let mut context = ServerContext { now: *now, limits, engine, conns, stats, events, turn };
             match native.next(&mut context, id, &input[used..])? {
-                native::Next::Served { bytes } => used += bytes,
+                native::Next::Served { bytes } => {
+                    used += bytes;
+                    turn.copied(bytes);
+                }
                 native::Next::Partial { bytes } => {
                     return Ok((used, Rest::Lacks(bytes.saturating_sub(input.len() - used))));
                 }
@@ -352,9 +393,9 @@ impl Server {
 
     /// Calls `serve` with the state of the native clients. Does nothing before the first native client.
     fn with_native(&mut self, serve: impl FnOnce(&mut Native, &mut ServerContext<'_>)) {
-        let Self { now, conns, engine, limits, stats, native, events, .. } = self;
+        let Self { now, conns, engine, limits, stats, native, events, turn, .. } = self;
         if let Some(native) = native {
-            serve(native, &mut ServerContext { now: *now, limits, engine, conns, stats, events });
+            serve(native, &mut ServerContext { now: *now, limits, engine, conns, stats, events, turn });
         }
     }
 
@@ -399,7 +440,7 @@ impl Server {
             self.with_native(|native, context| native.writable(context, id));
         }
         let Some(conn) = self.conns.at(id) else { return };
-        if !conn.inbox.is_empty() && unsent < self.limits.unsent_bytes_high {
+        if !conn.inbox.is_empty() && !conn.is_parked && unsent < self.limits.unsent_bytes_high {
             self.receive(id, &[]);
         } else {
             self.charge(id);
@@ -421,9 +462,11 @@ impl Server {
         self.end_if_half_closed(id);
     }
 
-    /// Removes a half-closed connection without unsent answers. The rest of its inbox is an incomplete frame.
+    /// Removes a half-closed connection whose frames have been served and which has no unsent answers. The rest of its
+    /// inbox is an incomplete frame.
     fn end_if_half_closed(&mut self, id: ConnId) {
-        let is_over = |conn: &Conn| conn.life == Life::HalfClosed && conn.outbox.is_empty();
+        let is_over =
+            |conn: &Conn| conn.life == Life::HalfClosed && !conn.is_parked && conn.outbox.is_empty();
         if self.conns.get(id).is_some_and(is_over) {
             self.remove(id, CloseReason::PeerClosed);
         }
@@ -457,6 +500,27 @@ impl Server {
                     self.remove(conn, CloseReason::BuffersFull(self.limits.buffered_bytes_max));
                 }
                 (None, _) => return,
+            }
+        }
+    }
+
+    const fn begin_turn(&mut self) {
+        self.turn = Turn { left: self.limits.turn_work_max, spent: 0 };
+    }
+
+    /// Serves parked frames, one connection after the other, until the turn is over.
+    fn resume_parked(&mut self) {
+        for _ in 0..self.parked.len() {
+            if self.turn.spend(&self.engine, &mut self.conns) {
+                return;
+            }
+            let Some(id) = self.parked.pop_front() else { return };
+            let Ok(conn) = self.conns.find(id) else { continue };
+            conn.is_parked = false;
+            self.receive(id, &[]);
+            self.end_if_half_closed(id);
+            if self.wants_read(id) {
+                self.readable.push_back(id);
             }
         }
     }
@@ -513,6 +577,8 @@ impl Server {
 
     fn tick(&mut self) {
         let now = self.now;
+        self.with_native(Native::push_to_watchers);
+        self.begin_turn();
         while let Some((deadline, id)) = self.deadlines.expired(now) {
             let limits = self.limits;
             let Ok(conn) = self.conns.find(id) else { continue };
@@ -525,7 +591,7 @@ impl Server {
                     continue;
                 }
                 Deadline::Frame => {
-                    let incomplete = !conn.inbox.is_empty() && conn.outbox.is_empty();
+                    let incomplete = !conn.inbox.is_empty() && !conn.is_parked && conn.outbox.is_empty();
                     conn.frame_armed = incomplete;
                     (incomplete, conn.last_received_at, limits.frame_timeout, CloseReason::FrameTimeout)
                 }
@@ -543,6 +609,37 @@ impl Server {
             }
         }
         self.with_native(Native::tick);
+        self.begin_turn();
+        self.resume_parked();
+    }
+}
+
+/// Work that may still be done for one input, in the units of [`ServerLimits::turn_work_max`].
+#[derive(Debug, Default)]
+struct Turn {
+    left: u64,
+    spent: u64,
+}
+
+impl Turn {
+    /// Subtracts the work since the last call. Returns whether nothing is left.
+    #[inline]
+    fn spend(&mut self, engine: &Engine, conns: &mut Conns) -> bool {
+        let work = engine.take_work() + conns.pool.take_copied_bytes() / COPIED_BYTES_PER_UNIT;
+        self.subtract(work);
+        self.left == 0
+    }
+
+    /// Subtracts the work of copying `bytes` bytes.
+    #[inline]
+    const fn copied(&mut self, bytes: usize) {
+        self.subtract(bytes as u64 / COPIED_BYTES_PER_UNIT);
+    }
+
+    #[inline]
+    const fn subtract(&mut self, work: u64) {
+        self.left = self.left.saturating_sub(work);
+        self.spent += work;
     }
 }
 

@@ -378,12 +378,18 @@ impl Sessions {
         if !keeps {
             return Ok(session.conn);
         }
-        let bytes: Box<[u8]> = if is_copied { self.scratch.0.as_slice().into() } else { Box::default() };
+        if !is_copied {
+            // The window has the last frames without a gap: none.
+            while !session.window.is_empty() {
+                self.held_bytes -= session.forget_oldest();
+            }
+            return Ok(session.conn);
+        }
+        let bytes: Box<[u8]> = self.scratch.0.as_slice().into();
         session.window_bytes += bytes.len() as u64;
         self.held_bytes += bytes.len() as u64 + KEPT_COST_BYTES;
         session.window.push_back(Kept { id, is_answer: is_answer == IsAnswer::Yes, bytes });
-        while !is_copied && !session.window.is_empty()
-            || session.window.len() > self.limits.window_frames as usize
+        while session.window.len() > self.limits.window_frames as usize
             || session.window_bytes > self.limits.window_bytes
         {
             self.held_bytes -= session.forget_oldest();

@@ -20,7 +20,7 @@ pub use crate::store::value_ref::ValueRef;
 pub use fences::Stale;
 pub use history::{ChangeRef, WatchError, WatchId, Watched};
 pub use leases::{LeaseError, LeaseId};
-pub use native::{PrefixRemoved, TxnApplied};
+pub use native::{LeasedKeys, PrefixRemoved, PrefixScan, Removal, TxnApplied};
 pub use value::KeptValue;
 
 use crate::ids::WaiterId;
@@ -28,6 +28,7 @@ use crate::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};
 use crate::prelude::*;
 use crate::store::number;
 use crate::store::op::{Key, Keys, Pairs, Request};
+use core::cell::Cell;
 use fences::Fences;
 use native::Extras;
 use slot::SlotId;
@@ -92,6 +93,9 @@ pub enum ApplyError {
     /// The store has reached its maximum size, in bytes.
     #[error("the store is full ({0} bytes)")]
     Full(u64),
+    /// One transaction or batch would remove more keys than this.
+    #[error("more than {0} keys begin with the prefix: remove it outside transactions and batches")]
+    TooManyKeys(usize),
     /// One connection, or all of them together, have too many pending waits.
     #[error("too many pending waits ({0})")]
     TooManyWaits(usize),
@@ -152,6 +156,8 @@ pub struct Engine {
     /// Number of changes so far.
     revision: u64,
     limits: EngineLimits,
+    /// Work since [`Engine::take_work`] was last called.
+    work: Cell<u64>,
     /// History, watches and leases; created by the first native session.
     extras: Option<Box<Extras>>,
     /// Fences; created when the first round ends.
@@ -168,6 +174,7 @@ impl Engine {
             joined: Vec::new(),
             revision: 0,
             limits,
+            work: Cell::new(0),
             extras: None,
             fences: None,
         }
@@ -194,15 +201,26 @@ impl Engine {
         self.slots.stored_bytes()
     }
 
-    /// Returns the bytes of long values that are no longer in the store, but are still held by the history or for an
-    /// answer.
+    /// Returns the bytes of long values that only unsent answers still hold, but for at most those that the history's
+    /// own limit allows.
     pub fn orphaned_bytes(&self) -> u64 {
-        self.slots.orphaned_bytes()
+        let history = self.extras.as_ref().map_or(0, |extras| extras.history_bytes());
+        self.slots.orphaned_bytes().saturating_sub(history)
     }
 
     /// Returns the number of pending waits and barriers.
     pub fn waiting(&self) -> usize {
         self.waits.len()
+    }
+
+    /// Returns the work since the last call, in the units of [`turn_work_max`](crate::limits::ServerLimits::turn_work_max).
+    pub fn take_work(&self) -> u64 {
+        self.work.take()
+    }
+
+    #[inline]
+    fn count_work(&self, units: u64) {
+        self.work.set(self.work.get() + units);
     }
 
     /// Returns the number of table entries that keys, queues and waiters occupy; 0 for an empty store.
@@ -224,6 +242,7 @@ impl Engine {
 
     fn execute<'a>(&'a mut self, waiter: WaiterId, request: &Request<'a>) -> Result<Applied<'a>, ApplyError> {
         self.released.clear();
+        self.count_work(work_of(request));
         if self.fences.is_some() {
             self.check_fences(request)?;
         }
@@ -257,6 +276,7 @@ impl Engine {
             Request::QueuePop { key } => self.queue_pop(key),
             Request::QueueLen { key } => self.queue_len(key),
             Request::ListKeys => {
+                self.count_work(self.slots.present() as u64);
                 let sorted = self.slots.sorted();
                 return Ok(Applied {
                     answer: Answer::KeyList(KeyList { slots: &self.slots, sorted }),
@@ -425,6 +445,9 @@ impl Engine {
         let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
         self.slots.push_item(slot, item);
         self.revision += 1;
+        if !self.slots.is_present(slot) {
+            self.slots[slot].revision = self.revision;
+        }
         self.waits.release_first(slot, &mut self.slots, &mut self.released);
         Ok(Answer::Nothing)
     }
@@ -478,7 +501,11 @@ impl Engine {
 
     #[inline]
     fn wake_all(&mut self, slot: SlotId) {
-        self.waits.satisfy_all(slot, &mut self.slots, &mut self.released);
+        if !self.slots[slot].waiters.is_empty() {
+            let before = self.waits.registrations();
+            self.waits.satisfy_all(slot, &mut self.slots, &mut self.released);
+            self.count_work((before - self.waits.registrations()) as u64);
+        }
     }
 
     /// Checks the capacity to replace the value of `key` by one of `bytes` bytes. A value that does not grow always
@@ -512,6 +539,16 @@ impl Engine {
             return Err(ApplyError::Full(self.limits.stored_bytes_max));
         }
         Ok(())
+    }
+}
+
+/// Returns the work of a request, as far as the request itself shows it; copying its bytes is not counted.
+#[inline]
+fn work_of(request: &Request<'_>) -> u64 {
+    match request {
+        Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys } => keys.len() as u64,
+        Request::MultiSet { pairs } => 3 * pairs.len() as u64,
+        _ => 1,
     }
 }
 

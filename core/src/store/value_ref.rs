@@ -2,7 +2,6 @@
 
 use super::number;
 use crate::shared::SharedBytes;
-use crate::wire::sink::{Fill, Sink};
 use core::fmt;
 
 /// Borrowed value.
@@ -42,22 +41,25 @@ impl<'a> ValueRef<'a> {
 
     /// Copies the start of the value, in which a number is looked for, into `buffer`.
     pub fn head<'b>(&self, buffer: &'b mut [u8; number::TEXT_BYTES_MAX]) -> &'b [u8] {
-        let mut fill = Fill::new(buffer);
-        self.pieces(|piece| fill.put(&piece[..piece.len().min(fill.space())]));
-        let used = fill.used();
+        let mut used = 0;
+        self.chunks(|chunk| {
+            let count = chunk.len().min(buffer.len() - used);
+            buffer[used..used + count].copy_from_slice(&chunk[..count]);
+            used += count;
+        });
         &buffer[..used]
     }
 
-    /// Calls `take` with the bytes of the value, in one piece or several.
-    pub fn pieces(&self, mut take: impl FnMut(&[u8])) {
+    /// Calls `take` with the bytes of the value, in one chunk or several.
+    pub fn chunks(&self, mut take: impl FnMut(&[u8])) {
         match self {
             Self::Bytes(bytes) => take(bytes),
             Self::Number(number) => take(itoa::Buffer::new().format(*number).as_bytes()),
-            Self::Shared(bytes) => bytes.pieces().iter().for_each(|piece| take(piece)),
+            Self::Shared(bytes) => bytes.chunks().iter().for_each(|chunk| take(chunk)),
         }
     }
 
-    /// Calls `read` with the bytes of the value. Joins them if they are in several pieces.
+    /// Calls `read` with the bytes of the value. Joins them if they are in several chunks.
     pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             Self::Bytes(bytes) => read(bytes),

@@ -10,7 +10,7 @@ pub trait Sink {
 
     /// Appends `bytes`. A sink that keeps them for long shares them instead of copying.
     fn put_shared(&mut self, bytes: &SharedBytes) {
-        bytes.pieces().iter().for_each(|piece| self.put(piece));
+        bytes.chunks().iter().for_each(|chunk| self.put(chunk));
     }
 
     /// Returns how many more bytes the sink accepts.
@@ -41,11 +41,6 @@ impl<'b> Fill<'b> {
     /// Creates a sink that fills `buffer` from its start.
     pub const fn new(buffer: &'b mut [u8]) -> Self {
         Self { buffer, used: 0, wanted: 0 }
-    }
-
-    /// Returns the number of bytes written so far.
-    pub const fn used(&self) -> usize {
-        self.used
     }
 
     /// Returns the number of bytes written.

@@ -19,21 +19,24 @@ const fn module(path: &'static str, layer: u8, group: &'static str) -> Module {
 /// The layer of state machines without I/O; those of one group know none of another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 60] = [
+const MODULES: [Module; 63] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
+    module("key_hash", 0, "ground"),
     module("limits", 0, "ground"),
     module("named", 0, "ground"),
     module("opaque", 0, "ground"),
     module("ordered", 0, "ground"),
     module("prelude", 0, "ground"),
     module("rng", 0, "ground"),
+    module("shared", 0, "ground"),
     module("sorted", 0, "ground"),
     module("time", 0, "ground"),
     module("store::op", 1, "requests"),
     module("store::call", 1, "requests"),
     module("store::number", 1, "numbers"),
     module("store::txn", 1, "requests"),
+    module("store::value_ref", 1, "numbers"),
     module("rendezvous::timeouts", 1, "timeouts"),
     module("store::clue", 2, "clue"),
     module("wire", 2, "wire"),

@@ -18,6 +18,7 @@ pub fn engine(bytes: &[u8]) {
         stored_bytes_max: entropy.choose(&[1 << 20, 1500, 400]),
         registrations_max: entropy.choose(&[100, 4]),
         waits_per_connection_max: entropy.choose(&[16, 2]),
+        ..EngineLimits::default()
     };
     let (mut engine, mut model) = (Engine::new(limits, 7), Model::new(limits));
     while !entropy.is_empty() {

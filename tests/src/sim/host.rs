@@ -401,6 +401,11 @@ impl Host {
                     // It was closed after the server had something to send.
                     _ => {}
                 },
+                Output::Read { conn } => {
+                    if let Some(Peer::Stream(stream)) = self.places[conn.index as usize] {
+                        context.network.read_on(context.now, stream, Side::Server);
+                    }
+                }
                 Output::Close { conn } => {
                     let slot = &mut self.places[conn.index as usize];
                     match slot.take() {

@@ -315,7 +315,13 @@ impl Reactor {
             }
         };
         self.machine.handle(now, input).expect("a known connection");
-        // A peer that has received its responses is read again, from where reading stopped.
+        self.read_again(conn);
+    }
+
+    /// Reads a peer again from where reading stopped, if the machine allows it.
+    fn read_again(&mut self, conn: ConnId) {
+        let peer = self.peers.get_mut(conn.index as usize).filter(|peer| peer.generation == conn.generation);
+        let Some(peer) = peer else { return };
         if peer.unread && !peer.queued && self.machine.wants_read(conn) {
             peer.queued = true;
             self.to_read.push_back(conn);
@@ -327,6 +333,7 @@ impl Reactor {
             match output {
                 Output::Transmit { conn } => self.write(now, conn),
                 Output::Close { conn } => self.drop_peer(conn),
+                Output::Read { conn } => self.read_again(conn),
                 Output::Event(event) => (self.observer)(&event),
             }
         }

@@ -24,6 +24,8 @@ pub(super) struct Conn {
     pub(super) outbox: Outbox,
     /// Whether the connection is in the queue `transmits`.
     pub(super) to_send: bool,
+    /// Whether its inbox has whole frames for a later turn.
+    pub(super) is_parked: bool,
     pub(super) life: Life,
     /// Bytes that are counted for it in the buffered bytes of the server.
     pub(super) charged: u64,
@@ -132,6 +134,7 @@ impl Conns {
             inbox: Vec::new(),
             outbox: Outbox::default(),
             to_send: false,
+            is_parked: false,
             life: Life::Open,
             charged: 0,
             last_received_at: now,

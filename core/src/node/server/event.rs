@@ -74,6 +74,11 @@ pub enum Output {
         /// Connection to close.
         conn: ConnId,
     },
+    /// Read from the connection again, if [`wants_read`](super::Server::wants_read) had forbidden it.
+    Read {
+        /// Connection to read from.
+        conn: ConnId,
+    },
     /// Log an event.
     Event(Event),
 }

@@ -2,6 +2,7 @@
 //! consequences of a frame (ended waits, watches, rounds, fences) before it parses the next frame.
 
 mod barriers;
+mod jobs;
 mod rounds;
 mod store;
 mod waiting;
@@ -9,6 +10,7 @@ mod watching;
 
 pub use rounds::why_over;
 
+use super::Turn;
 use super::conns::{Conns, Protocol};
 use super::event::{CloseReason, Event, Stats};
 use super::instance::ServerInstance;
@@ -19,16 +21,20 @@ use crate::ordered::{Map, Named};
 use crate::prelude::*;
 use crate::rendezvous::service::Rendezvous;
 use crate::session::table::{FrameRefused, Hello, Input, Outcome, Output, Scratch, SessionId, Sessions};
-use crate::store::engine::Engine;
+use crate::store::engine::{Engine, PrefixRemoved};
 use crate::wire::native::{
     ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, Scan, ServerFrame,
     Why, append_frame, body_bytes_max, negotiate, scan, scan_opening,
 };
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
+use jobs::Jobs;
 use rounds::Part;
 use waiting::Waiting;
 use watching::Watching;
+
+/// Work of writing a short frame, beside that of copying.
+const ANSWER_WORK: u64 = 5;
 
 /// Parts of the server that native requests work on.
 pub(super) struct ServerContext<'s> {
@@ -38,6 +44,14 @@ pub(super) struct ServerContext<'s> {
     pub(super) conns: &'s mut Conns,
     pub(super) stats: &'s mut Stats,
     pub(super) events: &'s mut VecDeque<Event>,
+    pub(super) turn: &'s mut Turn,
+}
+
+impl ServerContext<'_> {
+    /// Returns whether the turn has used up its work. What is left to do follows at the next tick.
+    fn is_turn_over(&mut self) -> bool {
+        self.turn.spend(self.engine, self.conns)
+    }
 }
 
 /// A request of a session, by its number there.
@@ -76,6 +90,7 @@ pub(super) struct Native {
     sessions: Sessions,
     scratch: Scratch,
     waiting: Waiting,
+    jobs: Jobs,
     watching: Watching,
     barriers: Barriers,
     /// Number of sessions by node name.
@@ -99,6 +114,7 @@ impl Native {
             sessions: Sessions::new(session, instance.incarnation),
             scratch: Scratch::default(),
             waiting: Waiting::default(),
+            jobs: Jobs::default(),
             watching: Watching::default(),
             barriers: Barriers::new(limits.barrier, instance.hash_key),
             nodes: Named::new(),
@@ -141,6 +157,11 @@ impl Native {
         self.to_close.pop_front()
     }
 
+    /// Returns whether there is work for the next tick.
+    pub(super) fn has_work(&self, engine: &Engine) -> bool {
+        self.has_released() || !self.jobs.is_empty() || engine.has_ready_watch()
+    }
+
     pub(super) fn poll_timeout(&self, engine: &Engine) -> Option<Instant> {
         let all = [
             self.sessions.poll_timeout(),
@@ -176,6 +197,8 @@ impl Native {
         debug_assert!(start >= HEADER_BYTES);
         let body = &input[start..bytes];
         context.stats.requests += 1;
+        context.turn.subtract(ANSWER_WORK);
+        let had_released = self.has_released();
         let served = match (is_open, header.kind) {
             (false, _) => self.open(context, conn, &header, body),
             (true, HELLO) => {
@@ -185,7 +208,10 @@ impl Native {
             }
             (true, _) => self.frame(context, conn, &header, body),
         };
-        self.serve_released(context);
+        // What an earlier frame has left is the business of the next tick.
+        if !had_released {
+            self.serve_released(context);
+        }
         self.drain_sessions(context);
         served?;
         match self.to_close.iter().position(|&(other, _)| other == conn) {
@@ -560,6 +586,7 @@ impl Native {
         self.tick_barriers(context);
         self.tick_rounds(context);
         self.serve_released(context);
+        self.run_jobs(context);
     }
 
     /// Ends all sessions because the server stops. Clients are not notified of the end of other sessions.
@@ -575,6 +602,16 @@ mod tests;
 
 /// Most bytes of text in an error, so that it stays short even if the names in it are long.
 const TEXT_BYTES_MAX: usize = 32 * 1024;
+
+/// Returns the answer to a removal.
+fn removed_frame(done: PrefixRemoved, revision: u64) -> ServerFrame<'static> {
+    match done {
+        PrefixRemoved { removed, left: 0 } => {
+            ServerFrame::Number { number: i64::try_from(removed).unwrap_or(i64::MAX), revision }
+        }
+        PrefixRemoved { removed, left } => ServerFrame::PrefixRemoved { removed, left, revision },
+    }
+}
 
 /// Returns a time span that a client gave in milliseconds.
 fn millis(span: u64) -> Duration {

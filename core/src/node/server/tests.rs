@@ -49,6 +49,8 @@ pub(super) struct Rig {
     pub(super) now: Instant,
     got: BTreeMap<ConnId, Vec<u8>>,
     pub(super) closed: BTreeMap<ConnId, CloseReason>,
+    /// Connections that the server reads again.
+    pub(super) readable: Vec<ConnId>,
     /// All events except those of accepted and closed connections.
     pub(super) events: Vec<Event>,
     /// Bytes that each socket accepts at a time.
@@ -62,6 +64,7 @@ impl Rig {
             now: Instant::ORIGIN,
             got: BTreeMap::new(),
             closed: BTreeMap::new(),
+            readable: Vec::new(),
             events: Vec::new(),
             window: usize::MAX,
         }
@@ -105,6 +108,7 @@ impl Rig {
                 Output::Close { conn } => {
                     assert!(self.server.unsent(conn).is_empty());
                 }
+                Output::Read { conn } => self.readable.push(conn),
                 Output::Event(Event::Closed { conn, reason, .. }) => {
                     self.closed.insert(conn, reason);
                 }

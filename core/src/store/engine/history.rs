@@ -51,6 +51,8 @@ pub enum WatchError {
     Unknown,
 }
 
+/// Number of changes that are looked at in one unit of work.
+const CHANGES_PER_UNIT: u64 = 16;
 /// Charge of a change in addition to its key and value, in bytes.
 const CHANGE_COST_BYTES: u64 = 64;
 
@@ -92,6 +94,8 @@ pub(super) struct History {
     /// Watches in the order in which they got undelivered changes. Some may have delivered them since, or have
     /// ended: `next_ready` skips those, because searching the queue would take time.
     ready: VecDeque<WatchId>,
+    /// Work of looking for changes since it was last taken.
+    work: u64,
 }
 
 impl History {
@@ -108,6 +112,7 @@ impl History {
             of_prefix: Named::new(),
             prefix_lengths: Index::new(),
             ready: VecDeque::new(),
+            work: 0,
         }
     }
 
@@ -157,8 +162,9 @@ impl History {
             Watched::Prefix(prefix) => (true, prefix),
         };
         let mut watch = Watch { is_prefix, name: name.into(), from, undelivered: None, queued: false };
-        watch.undelivered =
-            self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision);
+        watch.undelivered = self.find(&watch, from);
+        let looked_at = self.since(from).len() as u64;
+        self.work += looked_at / CHANGES_PER_UNIT;
         if watch.undelivered.is_some() {
             watch.queue(id, &mut self.ready);
         }
@@ -193,6 +199,15 @@ impl History {
         };
     }
 
+    /// Returns the bytes that are charged for all changes.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     pub(super) fn next_ready(&mut self) -> Option<WatchId> {
         while let Some(id) = self.ready.pop_front() {
             if let Some(watch) = self.watches.get_mut(id) {
@@ -221,8 +236,9 @@ impl History {
     pub(super) fn delivered(&mut self, id: WatchId, through: u64) {
         let Some(watch) = self.watches.get(id).filter(|watch| watch.undelivered.is_some()) else { return };
         let from = through.saturating_add(1).max(watch.from);
-        let undelivered =
-            self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision);
+        let undelivered = self.find(watch, from);
+        let looked_at = self.since(from).len() as u64;
+        self.work += looked_at / CHANGES_PER_UNIT;
         if let Some(watch) = self.watches.get_mut(id) {
             (watch.from, watch.undelivered) = (from, undelivered);
             if undelivered.is_some() {
@@ -231,8 +247,16 @@ impl History {
         }
     }
 
+    fn find(&self, watch: &Watch, from: u64) -> Option<u64> {
+        self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision)
+    }
+
+    pub(super) const fn take_work(&mut self) -> u64 {
+        core::mem::replace(&mut self.work, 0)
+    }
+
     /// Returns the changes from a revision on.
-    fn since(&self, revision: u64) -> impl Iterator<Item = &Change> {
+    fn since(&self, revision: u64) -> impl ExactSizeIterator<Item = &Change> {
         let start = self.changes.partition_point(|change| change.revision < revision);
         self.changes.range(start..)
     }

@@ -1,6 +1,6 @@
 //! Leases: groups of keys that are removed together, and their expiry.
 
-use crate::limits::HistoryLimits;
+use crate::limits::{HistoryLimits, KEY_COST_BYTES};
 use crate::ordered::{Map, Named, Set, numbers};
 use crate::time::{Duration, Instant};
 
@@ -19,6 +19,9 @@ pub enum LeaseError {
     /// The maximum number of leases, or of leased keys, is reached.
     #[error("as many leases or leased keys as allowed ({0})")]
     TooMany(usize),
+    /// The store has reached its maximum size, in bytes.
+    #[error("the store is full ({0} bytes)")]
+    Full(u64),
 }
 
 #[derive(Debug)]
@@ -35,6 +38,7 @@ pub(super) struct Leases {
     leases: Map<LeaseId, Lease>,
     of_key: Named<LeaseId>,
     deadlines: Set<(Instant, LeaseId)>,
+    bytes: u64,
 }
 
 impl Leases {
@@ -83,27 +87,39 @@ impl Leases {
     pub(super) fn attach(&mut self, id: LeaseId, key: &[u8]) {
         self.detach(key);
         if let Some(lease) = self.leases.get_mut(id) {
+            self.bytes += cost(key);
             lease.keys.insert(key, ());
             self.of_key.insert(key, id);
         }
     }
 
     pub(super) fn detach(&mut self, key: &[u8]) {
-        if let Some(id) = self.of_key.remove(key)
-            && let Some(lease) = self.leases.get_mut(id)
-        {
+        let Some(id) = self.of_key.remove(key) else { return };
+        self.bytes -= cost(key);
+        if let Some(lease) = self.leases.get_mut(id) {
             lease.keys.remove(key);
         }
     }
 
-    /// Removes a lease, and returns its keys, which are detached.
+    /// Removes a lease, and returns its keys, which [`Leases::detach_from`] detaches.
     pub(super) fn end(&mut self, id: LeaseId) -> Result<Named<()>, LeaseError> {
         let lease = self.leases.remove(id).ok_or(LeaseError::Unknown(id.0))?;
         self.deadlines.remove((lease.expires, id));
-        for (key, ()) in lease.keys.iter() {
-            self.of_key.remove(key);
-        }
         Ok(lease.keys)
+    }
+
+    /// Detaches a key of a lease that has ended. Returns whether it was still attached to it.
+    pub(super) fn detach_from(&mut self, id: LeaseId, key: &[u8]) -> bool {
+        let is_attached = self.of_key.get(key) == Some(&id);
+        if is_attached {
+            self.detach(key);
+        }
+        is_attached
+    }
+
+    /// Returns the bytes that the attached keys are charged.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     pub(super) fn next_expiry(&self) -> Option<Instant> {
@@ -113,4 +129,9 @@ impl Leases {
     pub(super) fn expired(&self, now: Instant) -> Option<LeaseId> {
         self.deadlines.first().filter(|&(at, _)| at <= now).map(|(_, id)| id)
     }
+}
+
+/// Returns the charge of an attached key, which two tables name.
+pub(super) const fn cost(key: &[u8]) -> u64 {
+    2 * key.len() as u64 + KEY_COST_BYTES
 }

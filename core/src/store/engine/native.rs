@@ -9,7 +9,7 @@ use super::slot::SlotId;
 use super::value::Value;
 use super::{ApplyError, Engine, KeyList, contiguous_key, cost, number};
 use crate::ids::WaiterId;
-use crate::limits::HistoryLimits;
+use crate::limits::{HistoryLimits, KEY_COST_BYTES};
 use crate::ordered::Named;
 use crate::prelude::*;
 use crate::store::op::{Key, Keys, Request};
@@ -25,6 +25,12 @@ pub(super) struct Extras {
     leases: Leases,
 }
 
+impl Extras {
+    pub(super) const fn history_bytes(&self) -> u64 {
+        self.history.bytes()
+    }
+}
+
 /// Result of removing the keys with a prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixRemoved {
@@ -32,6 +38,43 @@ pub struct PrefixRemoved {
     pub removed: u64,
     /// Number of keys that stay, because they belong to rounds that have ended.
     pub left: u64,
+}
+
+/// Place in the keys with a prefix, in byte order.
+#[derive(Debug)]
+pub struct PrefixScan {
+    prefix: Box<[u8]>,
+    /// The last key that was visited.
+    after: Option<Box<[u8]>>,
+    /// Whether the last key was visited.
+    pub is_over: bool,
+}
+
+impl PrefixScan {
+    fn new(prefix: &[u8]) -> Self {
+        Self { prefix: prefix.into(), after: None, is_over: false }
+    }
+}
+
+/// Removal of the keys with a prefix, in steps.
+#[derive(Debug)]
+pub struct Removal {
+    scan: PrefixScan,
+    fenced: Fenced,
+    /// Revision at its begin. Values that changed later stay.
+    until: u64,
+    removed: PrefixRemoved,
+}
+
+/// Keys of a lease that has ended, which are to be removed.
+#[derive(Debug)]
+pub struct LeasedKeys {
+    /// The lease.
+    pub lease: LeaseId,
+    keys: Named<()>,
+    /// Revision at the end of the lease. Values that changed later stay.
+    until: u64,
+    removed: u64,
 }
 
 /// Treatment of fenced keys by a removal.
@@ -71,6 +114,7 @@ impl Engine {
     /// Returns up to `count_max` keys that begin with `prefix` and are greater than `after`, in byte order, and
     /// whether there are more.
     pub fn page(&self, prefix: &[u8], after: &[u8], count_max: usize) -> (KeyList<'_>, bool) {
+        self.count_work(count_max.min(self.slots.len()) as u64);
         let is_inside = !after.is_empty() && after >= prefix;
         let from = if is_inside { Bound::Excluded(after) } else { Bound::Included(prefix) };
         self.slots.with_prefix(prefix, from, |all| {
@@ -80,30 +124,100 @@ impl Engine {
         })
     }
 
-    /// Removes all keys with a prefix, and their queues. Fenced keys stay.
+    /// Begins the removal of all keys with a prefix, and their queues, by a client. Fenced keys stay, and so does what
+    /// is set after this call.
     ///
     /// # Errors
     /// The prefix itself is fenced, and so is every key that begins with it.
-    pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<PrefixRemoved, ApplyError> {
-        self.released.clear();
+    pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<Removal, ApplyError> {
         self.check_fence(Key::raw(prefix))?;
-        Ok(self.remove_prefix(prefix, Fenced::Stays))
+        Ok(self.removal(prefix, Fenced::Stays))
     }
 
-    /// Forbids all changes of keys that begin with `stem`, a number up to `number`, and a slash. Ends the waits for
-    /// such keys, and returns their waiters, because those keys can no longer be set.
-    pub fn fence(&mut self, stem: &[u8], number: u64) -> Vec<WaiterId> {
-        let fences = self.fences.get_or_insert_with(|| Box::new(Fences::default()));
-        fences.raise(stem, number);
-        let mut failed_waiters = Vec::new();
-        if self.waits.registrations() > 0 {
+    /// Removes all keys with a prefix, as [`Engine::delete_prefix`], at once.
+    ///
+    /// # Errors
+    /// As there, or there are too many keys.
+    pub fn delete_prefix_at_once(&mut self, prefix: &[u8]) -> Result<PrefixRemoved, ApplyError> {
+        self.check_prefix(Key::raw(prefix))?;
+        let mut removal = self.delete_prefix(prefix)?;
+        Ok(self.remove_some(&mut removal, usize::MAX).unwrap_or_default())
+    }
+
+    /// Begins the removal of all keys with a prefix that the caller owns, fenced or not. What is set after this call
+    /// stays.
+    pub fn discard(&mut self, prefix: &[u8]) -> Removal {
+        self.removal(prefix, Fenced::Drop)
+    }
+
+    fn removal(&mut self, prefix: &[u8], fenced: Fenced) -> Removal {
+        self.slots.keep_order();
+        let removed = PrefixRemoved::default();
+        Removal { scan: PrefixScan::new(prefix), fenced, until: self.revision, removed }
+    }
+
+    /// Continues a removal with up to `keys_max` keys. Returns the result when it is complete.
+    pub fn remove_some(&mut self, removal: &mut Removal, keys_max: usize) -> Option<PrefixRemoved> {
+        let Removal { scan, fenced, until, removed } = removal;
+        let some = self.next_of(scan, keys_max);
+        self.count_work(4 * some.len() as u64);
+        for slot in some {
+            let is_fenced = |fences: &Fences| fences.find(&self.slots[slot].key).is_some();
+            if *fenced == Fenced::Stays && self.fences.as_deref().is_some_and(is_fenced) {
+                removed.left += u64::from(self.slots.is_present(slot));
+                continue;
+            }
+            if self.slots[slot].revision > *until {
+                continue;
+            }
+            if self.slots.drop_queue(slot) {
+                self.revision += 1;
+            }
+            if self.slots.is_present(slot) {
+                self.clear(slot);
+                removed.removed += 1;
+            } else {
+                self.slots.release_if_idle(slot);
+            }
+        }
+        removal.scan.is_over.then_some(removal.removed)
+    }
+
+    /// Returns the next slots of a scan.
+    fn next_of(&self, scan: &mut PrefixScan, keys_max: usize) -> Vec<SlotId> {
+        let from = match &scan.after {
+            Some(after) => Bound::Excluded(&**after),
+            None => Bound::Included(&*scan.prefix),
+        };
+        let some: Vec<SlotId> =
+            self.slots.with_prefix(&scan.prefix, from, |all| all.take(keys_max).collect());
+        scan.is_over = some.len() < keys_max;
+        scan.after = some.last().map(|&last| self.slots[last].key.clone());
+        some
+    }
+
+    /// Forbids all changes of keys that begin with `stem`, a number up to `number`, and a slash. Those keys can no
+    /// longer be set, so the waits for them must end: [`Engine::fail_waits`] with the scan that this returns.
+    pub fn fence(&mut self, stem: &[u8], number: u64) -> PrefixScan {
+        self.fences.get_or_insert_with(|| Box::new(Fences::default())).raise(stem, number);
+        let is_over = self.waits.registrations() == 0;
+        if !is_over {
             self.slots.keep_order();
-            self.slots.with_prefix(stem, Bound::Included(stem), |all| {
-                let awaited = all.map(|id| &self.slots[id]).filter(|slot| !slot.waiters.is_empty());
-                for slot in awaited.filter(|slot| fences.find(&slot.key).is_some()) {
-                    self.waits.list(&slot.waiters, &mut failed_waiters);
-                }
-            });
+        }
+        PrefixScan { is_over, ..PrefixScan::new(stem) }
+    }
+
+    /// Ends the waits for fenced keys among the next `keys_max` keys, and returns their waiters. Sets
+    /// [`PrefixScan::is_over`] after the last key.
+    pub fn fail_waits(&mut self, scan: &mut PrefixScan, keys_max: usize) -> Vec<WaiterId> {
+        let mut failed_waiters = Vec::new();
+        let Some(fences) = self.fences.as_deref().filter(|_| !scan.is_over) else { return failed_waiters };
+        let some = self.next_of(scan, keys_max);
+        self.count_work(some.len() as u64);
+        for slot in some.into_iter().map(|id| &self.slots[id]).filter(|slot| !slot.waiters.is_empty()) {
+            if fences.find(&slot.key).is_some() {
+                self.waits.list(&slot.waiters, &mut failed_waiters);
+            }
         }
         failed_waiters.iter().for_each(|&waiter| self.waits.forget(waiter, &mut self.slots));
         failed_waiters
@@ -114,12 +228,6 @@ impl Engine {
         if let Some(fences) = &mut self.fences {
             fences.lift(stem);
         }
-    }
-
-    /// Removes all keys with a prefix that the caller owns, fenced or not.
-    pub fn discard(&mut self, prefix: &[u8]) {
-        self.released.clear();
-        self.remove_prefix(prefix, Fenced::Drop);
     }
 
     /// Waits for an item of a queue, whether or not the key has a value. The engine names `waiter` among the
@@ -179,12 +287,20 @@ impl Engine {
     pub fn watch(&mut self, what: Watched<'_>, from_revision: u64) -> Result<WatchId, WatchError> {
         let next = self.revision + 1;
         let Some(extras) = &mut self.extras else { return Err(WatchError::Compacted { oldest: next }) };
-        extras.history.watch(what, if from_revision == 0 { next } else { from_revision })
+        let watch = extras.history.watch(what, if from_revision == 0 { next } else { from_revision });
+        let work = extras.history.take_work();
+        self.count_work(work);
+        watch
     }
 
     /// Ends a watch. Returns whether it existed.
     pub fn unwatch(&mut self, watch: WatchId) -> bool {
         self.extras.as_mut().is_some_and(|extras| extras.history.unwatch(watch))
+    }
+
+    /// Returns whether [`Engine::next_ready_watch`] may have a watch.
+    pub fn has_ready_watch(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.history.has_ready())
     }
 
     /// Returns the next watch with undelivered changes. Each is returned once, and again when there are more
@@ -205,6 +321,8 @@ impl Engine {
     pub fn delivered(&mut self, watch: WatchId, through_revision: u64) {
         if let Some(extras) = &mut self.extras {
             extras.history.delivered(watch, through_revision);
+            let work = extras.history.take_work();
+            self.count_work(work);
         }
     }
 
@@ -220,10 +338,15 @@ impl Engine {
     /// Attaches keys to a lease, and detaches them from any other. They are removed when the lease ends.
     ///
     /// # Errors
-    /// The lease does not exist, or there are too many leased keys; nothing was attached.
+    /// The lease does not exist, or there are too many leased keys, or the store is full; nothing was attached.
     pub fn lease_attach(&mut self, lease: LeaseId, keys: Keys<'_>) -> Result<(), LeaseError> {
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
         extras.leases.check_capacity(lease, keys.len(), &extras.limits)?;
+        let more = keys.iter().map(|key| 2 * key.len() as u64 + KEY_COST_BYTES).sum::<u64>();
+        if self.slots.stored_bytes() + extras.leases.bytes() + more > self.limits.stored_bytes_max {
+            return Err(LeaseError::Full(self.limits.stored_bytes_max));
+        }
+        self.work.set(self.work.get() + 3 * keys.len() as u64);
         for key in keys.iter() {
             extras.leases.attach(lease, contiguous_key(key, &mut self.joined));
         }
@@ -238,21 +361,35 @@ impl Engine {
         self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?.leases.renew(now, lease)
     }
 
-    /// Ends a lease and removes its keys. Returns how many of them had a value.
+    /// Ends a lease. [`Engine::remove_leased`] removes its keys.
     ///
     /// # Errors
     /// The lease does not exist.
-    pub fn lease_end(&mut self, lease: LeaseId) -> Result<u64, LeaseError> {
-        self.released.clear();
+    pub fn lease_end(&mut self, lease: LeaseId) -> Result<LeasedKeys, LeaseError> {
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
-        let keys = extras.leases.end(lease)?;
-        Ok(keys.iter().map(|(key, ())| u64::from(self.remove_value(key))).sum())
+        Ok(LeasedKeys { lease, keys: extras.leases.end(lease)?, until: self.revision, removed: 0 })
     }
 
-    /// Ends one lease that has expired at `now`, and removes its keys. Call it until it returns `None`.
-    pub fn lease_expire(&mut self, now: Instant) -> Option<LeaseId> {
+    /// Removes up to `keys_max` keys of a lease that has ended, except those that were set or attached to another lease
+    /// since. When it is complete, returns how many keys had a value.
+    pub fn remove_leased(&mut self, leased: &mut LeasedKeys, keys_max: usize) -> Option<u64> {
+        for _ in 0..keys_max {
+            let Some(key) = leased.keys.pop_any() else { return Some(leased.removed) };
+            self.count_work(4);
+            let Some(extras) = &mut self.extras else { continue };
+            if extras.leases.detach_from(leased.lease, &key)
+                && self.revision_of(&key).is_some_and(|revision| revision <= leased.until)
+            {
+                leased.removed += u64::from(self.remove_value(&key));
+            }
+        }
+        None
+    }
+
+    /// Ends one lease that has expired at `now`. Call it until it returns `None`.
+    pub fn lease_expire(&mut self, now: Instant) -> Option<LeasedKeys> {
         let lease = self.extras.as_ref()?.leases.expired(now)?;
-        self.lease_end(lease).ok().map(|_| lease)
+        self.lease_end(lease).ok()
     }
 
     /// Returns when the next lease expires.
@@ -279,6 +416,16 @@ impl Engine {
             self.write_all(otherwise)?
         }
         Ok(TxnApplied { holds, released: &self.released })
+    }
+
+    /// Refuses a prefix with too many keys to remove at once.
+    fn check_prefix(&mut self, prefix: Key<'_>) -> Result<(), ApplyError> {
+        let prefix = contiguous_key(prefix, &mut self.joined);
+        let limit = self.limits.removed_at_once_max;
+        let count =
+            self.slots.with_prefix(prefix, Bound::Included(prefix), |all| all.take(limit + 1).count());
+        self.count_work(count as u64);
+        if count > limit { Err(ApplyError::TooManyKeys(limit)) } else { Ok(()) }
     }
 
     fn holds(&mut self, compare: &Compare<'_>) -> bool {
@@ -308,6 +455,12 @@ impl Engine {
             })?;
         }
         let no_key = |error| (error, None);
+        for write in writes.clone() {
+            self.count_work(2);
+            if let Write::DeletePrefix { prefix } = write {
+                self.check_prefix(prefix).map_err(|error| (error, Some(prefix)))?;
+            }
+        }
         self.check_capacity(writes.clone().map(|write| cost_of(&write)).sum()).map_err(no_key)?;
         if writes.clone().any(|write| matches!(write, Write::Add { .. })) {
             self.rehearse(writes.clone())?;
@@ -317,7 +470,8 @@ impl Engine {
                 Write::Set { key, value } => drop(self.set(key, value).map_err(no_key)?),
                 Write::Delete { key } => drop(self.delete(key)),
                 Write::DeletePrefix { prefix } => {
-                    _ = self.remove_prefix(&prefix.pieces().concat(), Fenced::Stays);
+                    let mut removal = self.removal(&prefix.pieces().concat(), Fenced::Stays);
+                    _ = self.remove_some(&mut removal, usize::MAX);
                 }
                 Write::Add { key, delta } => drop(self.add(key, delta).map_err(no_key)?),
                 Write::Append { key, value } => drop(self.append(key, value).map_err(no_key)?),
@@ -371,30 +525,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    fn remove_prefix(&mut self, prefix: &[u8], fenced: Fenced) -> PrefixRemoved {
-        let (mut removed, mut left) = (0, 0);
-        self.slots.keep_order();
-        let all: Vec<SlotId> = self.slots.with_prefix(prefix, Bound::Included(prefix), |all| all.collect());
-        for slot in all {
-            let fences = self.fences.as_ref().filter(|_| fenced == Fenced::Stays);
-            if fences.is_some_and(|fences| fences.find(&self.slots[slot].key).is_some()) {
-                left += u64::from(self.slots.is_present(slot));
-                continue;
-            }
-            if self.slots.drop_queue(slot) {
-                self.revision += 1;
-            }
-            let had_value = self.slots.is_present(slot);
-            if had_value {
-                self.clear(slot);
-            } else {
-                self.slots.release_if_idle(slot);
-            }
-            removed += u64::from(had_value);
-        }
-        PrefixRemoved { removed, left }
     }
 
     /// Removes a value whose lease has ended, unless it is fenced.

@@ -288,7 +288,12 @@ fn barriers_count_arrivals_and_never_reset() {
 
 #[test]
 fn limits_are_kept_and_leave_the_store_as_it_was() {
-    let limits = EngineLimits { stored_bytes_max: 1000, registrations_max: 3, waits_per_connection_max: 2 };
+    let limits = EngineLimits {
+        stored_bytes_max: 1000,
+        registrations_max: 3,
+        waits_per_connection_max: 2,
+        ..EngineLimits::default()
+    };
     let mut engine = Engine::new(limits, 1);
     run(
         &mut engine,

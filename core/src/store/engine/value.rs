@@ -130,8 +130,8 @@ mod tests {
     fn a_value_is_the_same_however_it_is_stored() {
         let meter = Meter::default();
         let (mut value, mut expected) = (Value::Number(-17), b"-17".to_vec());
-        for step in 0..6000usize {
-            let more = vec![b'a' + (step % 26) as u8; step % 5];
+        for (step, letter) in (b'a'..=b'z').cycle().take(6000).enumerate() {
+            let more = vec![letter; step % 5];
             value.append(&more, &meter);
             expected.extend_from_slice(&more);
             assert_eq!(value.len(), expected.len());

@@ -3,7 +3,7 @@
 //! connection holds none.
 
 use crate::prelude::*;
-use crate::shared::{Piece, SharedBytes};
+use crate::shared::{Chunk, SharedBytes};
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
 
@@ -17,9 +17,9 @@ const SMALL_BYTES_MAX: usize = 4 * 1024;
 /// Maximum number of pooled buffers of each kind.
 const POOLED_BUFFERS_MAX: usize = 64;
 
-/// Length from which on a piece is shared instead of copied, in bytes: each costs a system call of its own.
+/// Length from which on a chunk is shared instead of copied, in bytes: each costs a system call of its own.
 const SHARED_MIN: usize = 32 * 1024;
-/// Number of unsent bytes from which on every piece is shared, so that no answer is copied that takes long.
+/// Number of unsent bytes from which on every chunk is shared, so that no answer is copied that takes long.
 const COPIED_MAX: usize = 256 * 1024;
 /// Charge of a segment in addition to its bytes.
 const SEGMENT_BYTES: usize = 2 * size_of::<Segment>();
@@ -29,9 +29,15 @@ const SEGMENT_BYTES: usize = 2 * size_of::<Segment>();
 pub struct BufferPool {
     small: Vec<Vec<u8>>,
     large: Vec<Vec<u8>>,
+    copied_bytes: u64,
 }
 
 impl BufferPool {
+    /// Returns the number of bytes that were written to outboxes since the last call.
+    pub const fn take_copied_bytes(&mut self) -> u64 {
+        core::mem::replace(&mut self.copied_bytes, 0)
+    }
+
     /// Returns an empty buffer, a large one if the pool has one.
     pub fn take(&mut self) -> Vec<u8> {
         self.large.pop().unwrap_or_else(|| self.take_small())
@@ -79,7 +85,7 @@ struct Tail {
     segments: VecDeque<Segment>,
     /// Bytes of all segments.
     length: usize,
-    /// Memory in bytes of the segments, without that of shared pieces.
+    /// Memory in bytes of the segments, without that of shared chunks.
     held: usize,
 }
 
@@ -87,20 +93,20 @@ struct Tail {
 enum Segment {
     Own(Vec<u8>),
     /// Bytes of a value, from this position on.
-    Shared(Arc<Piece>, usize),
+    Shared(Arc<Chunk>, usize),
 }
 
 impl Segment {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
-            Self::Shared(piece, from) => &piece[*from..],
+            Self::Shared(chunk, from) => &chunk[*from..],
         }
     }
 }
 
 impl Outbox {
-    /// Returns the bytes to send next: not all, if they are in several pieces.
+    /// Returns the bytes to send next: not all, if they are in several chunks.
     #[inline]
     pub fn unsent(&self) -> &[u8] {
         let all = if self.long.is_empty() { self.short.as_slice() } else { self.long.as_slice() };
@@ -149,11 +155,11 @@ impl Outbox {
         let Some(tail) = &mut self.tail else { return };
         let Some(front) = tail.segments.front_mut() else { return };
         let is_over = match front {
-            Segment::Shared(piece, from) => {
-                let bytes = bytes.min(piece.len() - *from);
+            Segment::Shared(chunk, from) => {
+                let bytes = bytes.min(chunk.len() - *from);
                 *from += bytes;
                 tail.length -= bytes;
-                *from == piece.len()
+                *from == chunk.len()
             }
             // The buffer of the connection takes over, which knows how many bytes have been sent.
             Segment::Own(buffer) => {
@@ -175,7 +181,7 @@ impl Outbox {
     }
 
     /// Returns the memory in bytes that is held for unsent bytes, without spare capacity that the pool would keep, and
-    /// without pieces that others hold too.
+    /// without chunks that others hold too.
     #[inline]
     pub fn held_bytes(&self) -> usize {
         let buffered = if self.long.is_empty() { self.short.len() } else { self.long.len() };
@@ -183,7 +189,7 @@ impl Outbox {
         own + self.tail.as_ref().map_or(0, |tail| tail.held)
     }
 
-    /// Returns the part of the pieces that this outbox holds: of a piece that three hold, a third.
+    /// Returns the part of the chunks that this outbox holds: of a chunk that three hold, a third.
     pub fn shared_bytes(&self) -> usize {
         let segments = self.tail.iter().flat_map(|tail| &tail.segments);
         segments.map(Segment::shared_bytes).sum()
@@ -224,7 +230,7 @@ impl Segment {
     fn shared_bytes(&self) -> usize {
         match self {
             Self::Own(_) => 0,
-            Self::Shared(piece, _) => piece.len() / Arc::strong_count(piece).max(1),
+            Self::Shared(chunk, _) => chunk.len() / Arc::strong_count(chunk).max(1),
         }
     }
 }
@@ -244,10 +250,10 @@ impl Tail {
         self.segments.push_back(Segment::Own(buffer));
     }
 
-    fn share(&mut self, piece: &Arc<Piece>) {
-        self.length += piece.len();
+    fn share(&mut self, chunk: &Arc<Chunk>) {
+        self.length += chunk.len();
         self.held += SEGMENT_BYTES;
-        self.segments.push_back(Segment::Shared(piece.clone(), 0));
+        self.segments.push_back(Segment::Shared(chunk.clone(), 0));
     }
 }
 
@@ -261,6 +267,7 @@ pub struct Writer<'a> {
 impl Sink for Writer<'_> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
+        self.pool.copied_bytes += bytes.len() as u64;
         let outbox = &mut *self.outbox;
         if let Some(tail) = &mut outbox.tail {
             tail.put(bytes, self.pool);
@@ -277,11 +284,11 @@ impl Sink for Writer<'_> {
     }
 
     fn put_shared(&mut self, bytes: &SharedBytes) {
-        for piece in bytes.pieces() {
-            if piece.len() < SHARED_MIN && self.outbox.len() < COPIED_MAX {
-                self.put(piece);
-            } else if !piece.is_empty() {
-                self.outbox.tail.get_or_insert_default().share(piece);
+        for chunk in bytes.chunks() {
+            if chunk.len() < SHARED_MIN && self.outbox.len() < COPIED_MAX {
+                self.put(chunk);
+            } else if !chunk.is_empty() {
+                self.outbox.tail.get_or_insert_default().share(chunk);
             }
         }
     }
@@ -291,6 +298,7 @@ impl Sink for Writer<'_> {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::shared::Meter;
 
     #[test]
     fn bytes_leave_in_order_whatever_the_pieces() {
@@ -340,5 +348,39 @@ mod tests {
         assert_eq!(pool.take().capacity(), 0);
         pool.give(Vec::with_capacity(8));
         assert!(pool.take().capacity() >= 8);
+    }
+
+    #[test]
+    fn shared_bytes_leave_in_order_between_others() {
+        let (mut outbox, mut pool, meter) = (Outbox::default(), BufferPool::default(), Meter::default());
+        let mut rng = crate::rng::Rng::new(1);
+        let mut below = |bound: u64| usize::try_from(rng.below(bound)).expect("a small number");
+        let (mut expected, mut got) = (Vec::new(), Vec::new());
+        for round in 0..400_u32 {
+            let bytes = round.to_le_bytes().repeat(below(40) * 1000 + 1);
+            if below(3) == 0 {
+                outbox.writer(&mut pool).put(&bytes[..bytes.len().min(100)]);
+                expected.extend_from_slice(&bytes[..bytes.len().min(100)]);
+            } else {
+                let mut shared = SharedBytes::new(&bytes, &meter);
+                shared.append(&bytes[..4]);
+                outbox.writer(&mut pool).put_shared(&shared);
+                shared.read(|bytes| expected.extend_from_slice(bytes));
+            }
+            assert_eq!(outbox.len(), expected.len() - got.len());
+            while outbox.len() > 300_000 || below(3) > 0 && !outbox.is_empty() {
+                let unsent = outbox.unsent();
+                let bytes = unsent.len().min(below(100_000) + 1);
+                got.extend_from_slice(&unsent[..bytes]);
+                outbox.sent(bytes, &mut pool);
+            }
+        }
+        while !outbox.is_empty() {
+            got.extend_from_slice(outbox.unsent());
+            outbox.sent(outbox.unsent().len(), &mut pool);
+        }
+        assert!(got == expected, "other bytes left than were put");
+        assert_eq!((meter.bytes(), outbox.held_bytes(), outbox.shared_bytes()), (0, 0, 0));
+        assert!(outbox.tail.is_none() && outbox.long.capacity() == 0);
     }
 }

@@ -1,6 +1,7 @@
 //! Rendezvous requests of native clients. Frames become inputs of the rendezvous service, and its outputs become
 //! frames, fences and removed keys before the next frame is served.
 
+use super::jobs::Job;
 use super::{Native, RequestId, ServerContext, millis};
 use crate::node::server::event::Event as ServerEvent;
 use crate::prelude::*;
@@ -309,13 +310,15 @@ impl Native {
             match output {
                 // Round numbers are never used twice, but a client that knows the prefix may have written there too
                 // early.
-                Output::RoundOpened(namespace) => context.engine.discard(&self.prefix(&namespace)),
-                Output::Fence(namespace) => {
-                    let stale_waits = context.engine.fence(&self.stem(&namespace.run_id), namespace.round);
-                    let stale = Stale { round: namespace.round, over: namespace.round };
-                    self.fail_stale_waits(context, stale_waits, stale);
+                Output::RoundOpened(namespace) | Output::Delete(namespace) => {
+                    let removal = context.engine.discard(&self.prefix(&namespace));
+                    self.begin(context, Job::Remove(removal, None));
                 }
-                Output::Delete(namespace) => context.engine.discard(&self.prefix(&namespace)),
+                Output::Fence(namespace) => {
+                    let scan = context.engine.fence(&self.stem(&namespace.run_id), namespace.round);
+                    let stale = Stale { round: namespace.round, over: namespace.round };
+                    self.begin(context, Job::FailWaits(scan, stale));
+                }
                 Output::Forgotten(run_id) => context.engine.lift_fence(&self.stem(&run_id)),
                 Output::Notify { participant, event } => {
                     self.notify_participant(context, participant, &event)

@@ -1,7 +1,8 @@
 //! Store requests of native clients, both those that are answered at once and those that wait.
 
+use super::jobs::Job;
 use super::waiting::{Awaited, Pending};
-use super::{Native, RequestId, ServerContext, millis};
+use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis, removed_frame};
 use crate::ids::WaiterId;
 use crate::node::server::event::CloseReason;
 use crate::prelude::*;
@@ -71,6 +72,10 @@ impl Native {
                     }
                 }
             }
+            ClientFrame::DeletePrefix { prefix } => match context.engine.delete_prefix(&whole(prefix)) {
+                Ok(removal) => self.begin(context, Job::Remove(removal, Some(request))),
+                Err(error) => self.fail(context, request, fault_of(&error)),
+            },
             ClientFrame::Batch { requests } => self.batch(context, request, requests.iter()),
             _ => match self.execute(context, frame) {
                 Ok(outcome) => {
@@ -139,7 +144,7 @@ impl Native {
             ClientFrame::QueuePush { key, value } => Request::QueuePush { key, value },
             ClientFrame::QueueLen { key } => Request::QueueLen { key },
             ClientFrame::DeletePrefix { prefix } => {
-                let removed = context.engine.delete_prefix(&whole(prefix));
+                let removed = context.engine.delete_prefix_at_once(&whole(prefix));
                 return removed.map(Outcome::Removed).map_err(|error| fault_of(&error));
             }
             // Any other is not a store request that never waits.
@@ -346,8 +351,10 @@ impl Native {
     /// Answers the requests whose waits have ended. If the value has been removed again by then, the request continues
     /// to wait.
     pub(in crate::node::server) fn serve_released(&mut self, context: &mut ServerContext<'_>) {
-        while let Some(index) = self.waiting.released.pop_front() {
+        while !self.waiting.released.is_empty() && !context.is_turn_over() {
+            let Some(index) = self.waiting.released.pop_front() else { return };
             let Some(pending) = self.unpark(index) else { continue };
+            context.turn.subtract(ANSWER_WORK + pending.keys().len() as u64);
             let request = pending.request;
             if let Awaited::KeyPresence = pending.what {
                 // Each key has been present, though not necessarily all at once.
@@ -383,7 +390,9 @@ impl Native {
 
     /// Fails the waits that have timed out.
     pub(super) fn expire_waits(&mut self, context: &mut ServerContext<'_>) {
-        while let Some(index) = self.waiting.expired(context.now) {
+        while !context.is_turn_over()
+            && let Some(index) = self.waiting.expired(context.now)
+        {
             context.engine.forget_waits(WaiterId::Request(index));
             let Some(pending) = self.unpark(index) else { continue };
             let (request, timeout_ms) = (pending.request, pending.timeout_ms);
@@ -437,12 +446,7 @@ fn frame_of(outcome: &Outcome, revision: u64) -> ServerFrame<'_> {
         Outcome::Value(revision, value) => {
             ServerFrame::Value { revision: *revision, value: value.as_ref().map(KeptValue::as_ref) }
         }
-        Outcome::Removed(PrefixRemoved { removed, left: 0 }) => {
-            ServerFrame::Number { number: i64::try_from(*removed).unwrap_or(i64::MAX), revision }
-        }
-        &Outcome::Removed(PrefixRemoved { removed, left }) => {
-            ServerFrame::PrefixRemoved { removed, left, revision }
-        }
+        &Outcome::Removed(done) => removed_frame(done, revision),
     }
 }
 
@@ -452,6 +456,10 @@ pub(super) fn fault_of(error: &ApplyError) -> Fault<'static> {
         ApplyError::NotANumber => Fault::new(FaultCode::NotANumber, 0, 0),
         ApplyError::Full(limit) => Fault::new(FaultCode::StoreFull, limit, 0),
         ApplyError::TooManyWaits(limit) => Fault::new(FaultCode::TooManyPending, limit as u64, 0),
+        ApplyError::TooManyKeys(limit) => {
+            let text = b"keys that one transaction or batch removes";
+            Fault { text, ..Fault::new(FaultCode::TooMany, limit as u64, 0) }
+        }
         ApplyError::Stale(stale) => Fault::new(FaultCode::StaleRound, stale.round, stale.over + 1),
     }
 }

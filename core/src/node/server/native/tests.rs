@@ -174,6 +174,7 @@ impl Rig {
 
 mod bounds;
 mod rounds;
+mod turns;
 
 fn rig() -> Rig {
     Rig::new(ServerLimits::default())

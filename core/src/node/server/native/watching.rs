@@ -1,7 +1,8 @@
 //! Watches and leases of native clients.
 
+use super::jobs::Job;
 use super::store::fault_of;
-use super::{Native, RequestId, ServerContext, millis};
+use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis};
 use crate::limits::WAIT_COST_BYTES;
 use crate::ordered::{Index, Map, Set};
 use crate::session::table::SessionId;
@@ -67,11 +68,13 @@ impl Native {
             ClientFrame::LeaseRenew { lease } => {
                 context.engine.lease_renew(context.now, LeaseId(lease)).map_err(lease_fault).map(|()| None)
             }
-            ClientFrame::LeaseRevoke { lease } => {
-                let ended = context.engine.lease_end(LeaseId(lease)).map_err(lease_fault);
-                self.forget_lease(LeaseId(lease));
-                ended.map(Some)
-            }
+            ClientFrame::LeaseRevoke { lease } => match context.engine.lease_end(LeaseId(lease)) {
+                Ok(leased) => {
+                    self.forget_lease(LeaseId(lease));
+                    return self.begin(context, Job::RemoveLeased(leased, Some(request)));
+                }
+                Err(error) => Err(lease_fault(error)),
+            },
             _ => Err(fault_of(&ApplyError::NotANumber)),
         };
         match outcome {
@@ -114,7 +117,9 @@ impl Native {
 
     /// Sends all changes that the current input has made.
     pub(in crate::node::server) fn push_to_watchers(&mut self, context: &mut ServerContext<'_>) {
-        while let Some(watch) = context.engine.next_ready_watch() {
+        while context.engine.has_ready_watch() && !context.is_turn_over() {
+            let Some(watch) = context.engine.next_ready_watch() else { return };
+            context.turn.subtract(ANSWER_WORK);
             self.push_changes(context, watch);
         }
     }
@@ -156,10 +161,14 @@ impl Native {
 
     /// Sends the held-back changes of a session that reads again.
     pub(super) fn resume_watches(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
-        let held: Vec<_> = self.watching.held_back.of(session).collect();
-        for (_, watch) in held {
+        let first = |this: &Self| this.watching.held_back.of(session).next();
+        while let Some((_, watch)) = first(self) {
             self.watching.held_back.remove((session, watch));
             self.push_changes(context, watch);
+            // It is held back again, and so are those after it.
+            if self.watching.held_back.contains((session, watch)) {
+                return;
+            }
         }
     }
 
@@ -187,7 +196,11 @@ impl Native {
 
     /// Ends expired leases and notifies their owners.
     pub(super) fn expire_leases(&mut self, context: &mut ServerContext<'_>) {
-        while let Some(lease) = context.engine.lease_expire(context.now) {
+        while !context.is_turn_over()
+            && let Some(leased) = context.engine.lease_expire(context.now)
+        {
+            let lease = leased.lease;
+            self.begin(context, Job::RemoveLeased(leased, None));
             if let Some(request) = self.forget_lease(lease) {
                 let over = ServerFrame::LeaseOver { lease: lease.0, why: Why::Deadline };
                 self.push(context.conns, request, &over);
@@ -205,13 +218,16 @@ impl Native {
         while let Some((_, lease)) = first(self) {
             self.forget_lease(lease);
             // Another session may have revoked it already.
-            let _ = context.engine.lease_end(lease);
+            if let Ok(leased) = context.engine.lease_end(lease) {
+                self.begin(context, Job::RemoveLeased(leased, None));
+            }
         }
     }
 }
 
 fn lease_fault(error: LeaseError) -> Fault<'static> {
     match error {
+        LeaseError::Full(limit) => Fault::new(FaultCode::StoreFull, limit, 0),
         LeaseError::Unknown(lease) => Fault::new(FaultCode::UnknownLease, lease, 0),
         LeaseError::TooMany(limit) => {
             Fault { text: b"leases or leased keys", ..Fault::new(FaultCode::TooMany, limit as u64, 0) }

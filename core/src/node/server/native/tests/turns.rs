@@ -1,0 +1,170 @@
+//! Requests that cost much: what they make the server hold, how much of them fits into one turn, and that others are
+//! served in between.
+
+use super::*;
+use crate::limits::HistoryLimits;
+
+/// Work of a turn in these tests.
+const TURN: u64 = 200;
+/// Work by which a turn may exceed that: its last request, or the last step of a job.
+const EXCESS: u64 = 2000;
+
+fn rig() -> Rig {
+    Rig::new(ServerLimits { turn_work_max: TURN, ..ServerLimits::default() })
+}
+
+impl Rig {
+    /// Ticks until nothing is left to do. Returns the number of turns.
+    fn finish(&mut self) -> usize {
+        for turns in 0..1_000_000 {
+            assert!(self.server.turn.spent <= TURN + EXCESS, "a turn of {}", self.server.turn.spent);
+            if !self.has_work() {
+                return turns;
+            }
+            self.feed(Input::Tick);
+        }
+        panic!("it never ends")
+    }
+
+    fn has_work(&self) -> bool {
+        !self.server.parked.is_empty()
+            || self.server.native.as_ref().is_some_and(|native| native.has_work(&self.server.engine))
+    }
+}
+
+fn fill(rig: &mut Rig, prefix: &str, count: usize) {
+    for number in 0..count {
+        let name = format!("{prefix}{number}");
+        let set = Request::Set { key: key(&name), value: b"v" };
+        rig.server.engine.apply(ConnId { index: 0, generation: 0 }, &set).expect("there is capacity");
+    }
+    rig.server.engine.take_work();
+}
+
+#[test]
+fn a_long_value_is_not_copied_for_those_who_wait_for_it() {
+    // The history does not hold it.
+    let history = HistoryLimits { bytes_max: 1 << 20, ..HistoryLimits::default() };
+    let mut rig = Rig::new(ServerLimits { turn_work_max: TURN, history, ..ServerLimits::default() });
+    let waiting: Vec<ConnId> = (0..640).map(|index| rig.open(index, "n")).collect();
+    let get = ClientFrame::Get { timeout_ms: 60_000, key: key("/k") };
+    waiting.iter().for_each(|&conn| assert!(rig.wanted(conn, 1, &get).is_empty()));
+    let writer = rig.open(1000, "writer");
+    let before = rig.server.stats().buffered_bytes;
+    // No socket accepts anything, so that all answers are held.
+    rig.window = 0;
+    let value = std::vec![7; 8 << 20];
+    rig.send(writer, &encoded(1, 0, &ClientFrame::Set { key: key("/k"), value: &value }));
+    let turns = rig.finish();
+    assert!(turns > 10, "{turns} turns");
+    let held = rig.server.stats().buffered_bytes.saturating_sub(before);
+    assert!(held < 1 << 20, "{held} bytes");
+    // When the value is replaced, the answers are its last holders, and it is held once.
+    rig.send(writer, &encoded(2, 0, &ClientFrame::Delete { key: key("/k") }));
+    let held = rig.server.stats().buffered_bytes;
+    assert!((8 << 20..10 << 20).contains(&held), "{held} bytes");
+    rig.window = usize::MAX;
+    for conn in waiting {
+        rig.pump(conn);
+        assert!(rig.got(conn).ends_with(&value));
+    }
+}
+
+#[test]
+fn a_client_that_asks_for_much_does_not_delay_the_others() {
+    let mut rig = rig();
+    fill(&mut rig, "/k", 100);
+    let (greedy, other) = (rig.open(0, "greedy"), rig.open(1, "other"));
+    let names: Vec<String> = (0..100).map(|number| format!("/k{number}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let check = |id| encoded(id, 0, &ClientFrame::Check { keys: Keys::scoped(b"", &names) });
+    rig.send(greedy, &(1..=100).flat_map(check).collect::<Vec<u8>>());
+    let served = rig.lines(greedy).len();
+    assert!((1..10).contains(&served), "{served} in one turn");
+    assert!(!rig.server.wants_read(greedy) && rig.server.wants_read(other));
+    assert_eq!(rig.wanted(other, 1, &ClientFrame::Add { key: key("/n"), delta: 1 }), ["1 Number 1"]);
+    let turns = rig.finish();
+    assert!(turns > 20, "{turns} turns");
+    assert_eq!(rig.lines(greedy).len(), 100 - served);
+    assert!(rig.server.wants_read(greedy) && rig.readable.contains(&greedy));
+}
+
+#[test]
+fn frames_that_are_parked_are_served_though_their_client_sends_no_more() {
+    let mut rig = rig();
+    let conn = rig.greeted(0);
+    let keys: Vec<String> = (0..300).map(|number| format!("/k{number}")).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    let check = crate::node::server::tests::frame(Request::Check { keys: Keys::scoped(b"", &keys) });
+    rig.send(conn, &[&check[..], &check, &check].concat());
+    rig.feed(Input::ReadClosed { conn });
+    assert!(rig.closed.is_empty() && rig.has_work());
+    assert_eq!(rig.finish(), 2);
+    assert_eq!(rig.got(conn).len(), 3);
+    assert_eq!(rig.closed.get(&conn), Some(&CloseReason::PeerClosed));
+}
+
+#[test]
+fn many_keys_are_removed_in_turns_and_what_is_set_meanwhile_stays() {
+    let mut rig = rig();
+    let (conn, other) = (rig.open(0, "n"), rig.open(1, "m"));
+    fill(&mut rig, "/p/", 20_000);
+    assert!(rig.wanted(conn, 1, &ClientFrame::DeletePrefix { prefix: key("/p/") }).is_empty());
+    for name in ["/p/9999", "/p/new"] {
+        let set = ClientFrame::Set { key: key(name), value: b"later" };
+        assert_eq!(rig.wanted(other, if name == "/p/new" { 2 } else { 1 }, &set).len(), 1);
+    }
+    assert!(rig.finish() > 50);
+    let removed = rig.lines(conn);
+    assert_eq!(removed, ["1 Number 19999"]);
+    assert_eq!(rig.server.engine.key_count(), 2);
+    // In a batch and in a transaction it happens at once, or not at all.
+    let limits = ServerLimits { turn_work_max: TURN, ..ServerLimits::default() };
+    let engine = crate::limits::EngineLimits { removed_at_once_max: 10, ..limits.engine };
+    let mut rig = Rig::new(ServerLimits { engine, ..limits });
+    let conn = rig.open(0, "n");
+    fill(&mut rig, "/p/", 11);
+    let delete = ClientFrame::DeletePrefix { prefix: key("/p/") };
+    let batch = rig.wanted(conn, 1, &ClientFrame::Batch { requests: List::new(&[Batched(delete)]) });
+    assert_eq!(batch, ["1 BatchDone TooMany"]);
+    let then = [Write::Set { key: key("/q"), value: b"v" }, Write::DeletePrefix { prefix: key("/p/") }];
+    let (compares, otherwise) = (List::new(&[]), List::new(&[]));
+    let txn = rig.wanted(conn, 2, &ClientFrame::Txn { compares, then: List::new(&then), otherwise });
+    assert!(txn[0].starts_with("2 Error TooMany 10 0"), "{txn:?}");
+    assert_eq!(rig.server.engine.key_count(), 11);
+}
+
+#[test]
+fn the_keys_of_a_lease_are_removed_in_turns_when_its_session_ends() {
+    let mut rig = rig();
+    let (conn, other) = (rig.open(0, "n"), rig.open(1, "m"));
+    assert_eq!(rig.wanted(conn, 1, &ClientFrame::LeaseGrant { ttl_ms: 0 }), ["1 Number 1"]);
+    fill(&mut rig, "/l/", 5000);
+    let names: Vec<String> = (0..5000).map(|number| format!("/l/{number}")).collect();
+    for (names, id) in names.chunks(500).zip(2..) {
+        let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+        let attach = ClientFrame::LeaseAttach { lease: 1, keys: Keys::scoped(b"", &names) };
+        assert_eq!(rig.wanted(conn, id, &attach), [format!("{id} Done")]);
+    }
+    rig.feed(Input::Lost { conn, os_error: 104 });
+    assert!(rig.has_work());
+    let set = ClientFrame::Set { key: key("/l/0"), value: b"later" };
+    assert_eq!(rig.wanted(other, 1, &set), ["1 Done"]);
+    assert!(rig.finish() > 10);
+    assert_eq!(rig.server.engine.key_count(), 1, "the one that was set again");
+}
+
+#[test]
+fn attached_keys_take_space_in_the_store() {
+    let engine = crate::limits::EngineLimits { stored_bytes_max: 100_000, ..Default::default() };
+    let mut rig = Rig::new(ServerLimits { engine, ..ServerLimits::default() });
+    let conn = rig.open(0, "n");
+    assert_eq!(rig.wanted(conn, 1, &ClientFrame::LeaseGrant { ttl_ms: 0 }), ["1 Number 1"]);
+    let names: Vec<String> = (0..1000).map(|number| format!("{number:04000}")).collect();
+    let refused = names.iter().zip(2..).find_map(|(name, id)| {
+        let attach = ClientFrame::LeaseAttach { lease: 1, keys: Keys::one(key(name)) };
+        let answer = rig.wanted(conn, id, &attach);
+        (answer != [format!("{id} Done")]).then_some((id, answer))
+    });
+    assert_eq!(refused, Some((14, std::vec!["14 Error StoreFull 100000 0 ".to_string()])));
+}
