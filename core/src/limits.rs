@@ -246,6 +246,8 @@ pub struct BarrierLimits {
     pub ends_kept_max: usize,
     /// Maximum number of absent participants that one end names; the others are counted.
     pub absent_named_max: usize,
+    /// Maximum length of these names together, in bytes: an end is sent to each participant that waits.
+    pub absent_named_bytes_max: usize,
 }
 
 impl Default for BarrierLimits {
@@ -258,6 +260,7 @@ impl Default for BarrierLimits {
             stored_bytes_max: 256 << 20,
             ends_kept_max: 8,
             absent_named_max: 256,
+            absent_named_bytes_max: 8 << 10,
         }
     }
 }

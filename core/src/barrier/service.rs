@@ -57,8 +57,8 @@ pub struct Barriers {
     deadlines: Set<(Instant, BarrierId)>,
     /// Waiting members whose deadline is before that of their generation.
     early: Set<(Instant, Waiter)>,
-    /// Open barriers with a list of names. Sessions end rarely enough to check each of these barriers then.
-    open_lists: Set<BarrierId>,
+    /// The hashes of the names that open barriers list and that do not wait there.
+    awaited_names: Set<(u64, BarrierId)>,
     /// Barriers without waiting arrivals, in the order in which that began.
     idle: Index<u64, BarrierId>,
     idle_last: u64,
@@ -78,7 +78,7 @@ impl Barriers {
             arrivals: Index::new(),
             deadlines: Set::new(),
             early: Set::new(),
-            open_lists: Set::new(),
+            awaited_names: Set::new(),
             idle: Index::new(),
             idle_last: 0,
             stored_bytes: 0,
@@ -106,6 +106,11 @@ impl Barriers {
     /// Returns the next answer; `None` if there is none.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
+    }
+
+    /// Returns whether [`Barriers::poll_output`] has an answer.
+    pub fn has_output(&self) -> bool {
+        !self.outputs.is_empty()
     }
 
     /// Returns when [`Input::Tick`] is due.
@@ -201,10 +206,9 @@ impl Barriers {
         }
         let participants = awaited.participants(&members);
         if arrive.timeout.is_zero() && participants > 1 {
-            let named_max = self.limits.absent_named_max;
             let absent = match awaited {
                 Awaited::Count(_) => Names::default(),
-                Awaited::Listed => named(&members, named_max, |id, _| Some(id) != listed),
+                Awaited::Listed => named(&members, &self.limits, |id, _| Some(id) != listed),
             };
             let generation = id.map_or(1, |id| self.barriers[id].over() + 1);
             let end = Arc::new(End::TimedOut { absent_count: participants - 1, absent });
@@ -284,9 +288,7 @@ impl Barriers {
         self.idle.remove(barrier.idle_since);
         barrier.deadline = now + arrive.timeout;
         self.deadlines.insert((barrier.deadline, id));
-        if barrier.awaited == Awaited::Listed {
-            self.open_lists.insert(id);
-        }
+        self.await_names(id);
         self.add_waiter(now, id, known, arrive);
     }
 
@@ -306,6 +308,8 @@ impl Barriers {
         if let Some(earlier) = earlier {
             self.arrivals.remove(earlier);
             self.outputs.push_back(Output::Superseded { arrival: earlier, by: arrive.arrival });
+        } else if barrier.awaited == Awaited::Listed {
+            self.awaited_names.remove((self.hasher.of(arrive.name), id));
         }
         self.arrivals.insert(arrive.arrival, Waiter { barrier: id, member });
         let until = now + arrive.timeout;
@@ -328,7 +332,7 @@ impl Barriers {
 
     /// Returns the timeout that names the missing participants, without `member`.
     fn missed(&self, id: BarrierId, member: Option<MemberId>) -> Arc<End> {
-        let (absent_count, absent) = self.barriers[id].absent(Some(member), self.limits.absent_named_max);
+        let (absent_count, absent) = self.barriers[id].absent(Some(member), &self.limits);
         Arc::new(End::TimedOut { absent_count, absent })
     }
 
@@ -357,11 +361,15 @@ impl Barriers {
         let Some(Waiter { barrier: id, member }) = self.arrivals.remove(arrival) else { return };
         self.set_until(id, member, None);
         let barrier = &mut self.barriers[id];
-        barrier.members.withdraw(member);
-        if barrier.members.waiting() > 0 {
+        if barrier.members.waiting() > 1 {
+            barrier.members.withdraw(member);
             barrier.step(PhaseEvent::TakenBack);
+            self.await_name(id, member);
             return;
         }
+        self.await_no_names(id);
+        let barrier = &mut self.barriers[id];
+        barrier.members.withdraw(member);
         barrier.step(PhaseEvent::Emptied);
         self.mark_idle(id);
         if self.barriers[id].ends.is_empty() {
@@ -396,12 +404,10 @@ impl Barriers {
             }
         }
         let Some(node) = node else { return };
-        let awaits = |&id: &BarrierId| {
-            let members = &self.barriers[id].members;
-            let member = members.find(node, &self.hasher).and_then(|member| members.get(member));
-            member.is_some_and(|member| member.arrival.is_none())
-        };
-        let awaiting: Vec<BarrierId> = self.open_lists.iter().filter(awaits).collect();
+        // Another name may have the same hash.
+        let awaits = |&id: &BarrierId| self.barriers[id].members.find(node, &self.hasher).is_some();
+        let same_hash = self.awaited_names.of(self.hasher.of(node)).map(|(_, id)| id);
+        let awaiting: Vec<BarrierId> = same_hash.filter(awaits).collect();
         for id in awaiting {
             let end = Arc::new(End::Broken { participant: node.into(), why });
             self.conclude(id, PhaseEvent::Lost, end, None);
@@ -410,6 +416,7 @@ impl Barriers {
 
     /// Ends a generation: answers all arrivals that wait, except those of an owner that has ended.
     fn conclude(&mut self, id: BarrierId, event: PhaseEvent, end: Arc<End>, ended_owner: Option<OwnerId>) {
+        self.await_no_names(id);
         let Self { barriers, arrivals, early, outputs, hasher, .. } = self;
         let barrier = &mut barriers[id];
         barrier.step(event);
@@ -447,10 +454,35 @@ impl Barriers {
     fn mark_idle(&mut self, id: BarrierId) {
         let barrier = &mut self.barriers[id];
         self.deadlines.remove((barrier.deadline, id));
-        self.open_lists.remove(id);
         self.idle_last += 1;
         barrier.idle_since = self.idle_last;
         self.idle.insert(self.idle_last, id);
+    }
+
+    /// Notes that an open barrier awaits the names of its list that do not wait there.
+    fn await_names(&mut self, id: BarrierId) {
+        let Self { barriers, awaited_names, hasher, .. } = self;
+        if barriers[id].awaited == Awaited::Listed {
+            let absent = barriers[id].members.iter().filter(|(_, member)| member.arrival.is_none());
+            absent.for_each(|(_, member)| awaited_names.insert((hasher.of(&member.name), id)));
+        }
+    }
+
+    fn await_name(&mut self, id: BarrierId, member: MemberId) {
+        let barrier = &self.barriers[id];
+        if let (Awaited::Listed, Some(member)) = (barrier.awaited, barrier.members.get(member)) {
+            self.awaited_names.insert((self.hasher.of(&member.name), id));
+        }
+    }
+
+    /// Reverts [`Barriers::await_names`]. To be called while those that wait there still do.
+    fn await_no_names(&mut self, id: BarrierId) {
+        let Self { barriers, awaited_names, hasher, .. } = self;
+        let barrier = &barriers[id];
+        if barrier.awaited == Awaited::Listed && barrier.members.waiting() < barrier.participants() {
+            let absent = barrier.members.iter().filter(|(_, member)| member.arrival.is_none());
+            absent.for_each(|(_, member)| awaited_names.remove((hasher.of(&member.name), id)));
+        }
     }
 
     fn insert(&mut self, key: &[u8]) -> BarrierId {

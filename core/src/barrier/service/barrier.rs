@@ -4,7 +4,7 @@ use super::event::{Arrive, End, Names, Refusal};
 use super::members::{MemberId, Members};
 use super::phase::{Phase, PhaseEvent};
 use crate::key_hash::KeyHash;
-use crate::limits::BARRIER_COST_BYTES;
+use crate::limits::{BARRIER_COST_BYTES, BarrierLimits};
 use crate::prelude::*;
 use crate::wire::native::Participants;
 use alloc::collections::VecDeque;
@@ -143,14 +143,18 @@ impl Barrier {
 
     /// Returns the number of missing participants, without the caller, and the first of their names. With a count, the
     /// names are known if the last generation was released, and every participant that waits now was released with it.
-    pub(super) fn absent(&self, includes_caller: Option<Option<MemberId>>, named_max: usize) -> (u32, Names) {
+    pub(super) fn absent(
+        &self,
+        includes_caller: Option<Option<MemberId>>,
+        limits: &BarrierLimits,
+    ) -> (u32, Names) {
         let mine = includes_caller.flatten();
         let asking = mine.and_then(|mine| self.members.get(mine));
         let is_waiting = asking.is_some_and(|mine| mine.arrival.is_some());
         let own_slot_count = u32::from(includes_caller.is_some() && !is_waiting);
         let count = self.participants() - self.members.waiting() - own_slot_count;
         match self.awaited {
-            Awaited::Listed => (count, named(&self.members, named_max, |id, _| Some(id) != mine)),
+            Awaited::Listed => (count, named(&self.members, limits, |id, _| Some(id) != mine)),
             Awaited::Count(_) => {
                 let over = self.over();
                 let was_there =
@@ -159,7 +163,7 @@ impl Barrier {
                 let is_away =
                     !is_waiting && asking.is_some_and(|mine| over > 0 && mine.last_seen_generation == over);
                 if were_released && count == self.members.away() - u32::from(is_away) {
-                    (count, named(&self.members, named_max, was_there))
+                    (count, named(&self.members, limits, was_there))
                 } else {
                     (count, Names::default())
                 }
@@ -197,10 +201,24 @@ impl Barrier {
     }
 }
 
-/// Returns the first names of members that do not wait and for which `is_meant` returns true.
-pub(super) fn named(members: &Members, named_max: usize, is_meant: impl Fn(MemberId, u64) -> bool) -> Names {
+/// Returns the first names of members that do not wait and for which `is_meant` returns true, as far as the limits
+/// allow.
+pub(super) fn named(
+    members: &Members,
+    limits: &BarrierLimits,
+    is_meant: impl Fn(MemberId, u64) -> bool,
+) -> Names {
+    let mut bytes_left = limits.absent_named_bytes_max;
+    let mut is_within = |name: &[u8]| match bytes_left.checked_sub(name.len()) {
+        Some(left) => {
+            bytes_left = left;
+            true
+        }
+        None => false,
+    };
     let absent = members
         .iter()
         .filter(|(id, member)| member.arrival.is_none() && is_meant(*id, member.last_seen_generation));
-    absent.take(named_max).map(|(_, member)| &*member.name).collect()
+    let names = absent.take(limits.absent_named_max).map(|(_, member)| &*member.name);
+    names.take_while(|name| is_within(name)).collect()
 }

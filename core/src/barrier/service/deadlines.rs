@@ -14,7 +14,7 @@ impl Barriers {
                     self.give_up(|until| until <= now && due.is_none_or(|(deadline, _)| until < deadline));
                 }
                 (_, Some((_, id))) => {
-                    let (absent_count, absent) = self.barriers[id].absent(None, self.limits.absent_named_max);
+                    let (absent_count, absent) = self.barriers[id].absent(None, &self.limits);
                     let end = Arc::new(End::TimedOut { absent_count, absent });
                     self.conclude(id, PhaseEvent::Expired, end, None);
                 }

@@ -34,7 +34,7 @@ pub(super) struct Members {
     over: u64,
     /// Number of members that were notified of that end and do not wait now.
     away: u32,
-    /// Number of members that were visited in iterations.
+    /// Number of members that were visited in iterations, and of look-ups.
     #[cfg(test)]
     pub(super) looked_at: core::cell::Cell<u64>,
 }
@@ -134,6 +134,8 @@ impl Members {
     }
 
     pub(super) fn find(&self, name: &[u8], hasher: &KeyHash) -> Option<MemberId> {
+        #[cfg(test)]
+        self.looked_at.set(self.looked_at.get() + 1);
         self.index.find(hasher.of(name), |&id| *self.members[id].name == *name).copied()
     }
 

@@ -159,7 +159,7 @@ impl Native {
 
     /// Returns whether there is work for the next tick.
     pub(super) fn has_work(&self, engine: &Engine) -> bool {
-        self.has_released() || !self.jobs.is_empty() || engine.has_ready_watch()
+        self.has_released() || !self.jobs.is_empty() || self.barriers.has_output() || engine.has_ready_watch()
     }
 
     pub(super) fn poll_timeout(&self, engine: &Engine) -> Option<Instant> {
@@ -592,6 +592,11 @@ impl Native {
     /// Ends all sessions because the server stops. Clients are not notified of the end of other sessions.
     pub(super) fn stop(&mut self, context: &mut ServerContext<'_>) {
         self.stopped = true;
+        // There is no later turn.
+        while self.barriers.has_output() {
+            *context.turn = Turn { left: context.limits.turn_work_max.max(1), spent: 0 };
+            self.drain_barriers(context);
+        }
         let _ = self.sessions.handle(context.now, Input::Stop);
         self.drain_sessions(context);
     }

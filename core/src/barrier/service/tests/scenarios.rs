@@ -77,6 +77,34 @@ fn many_who_give_up_cost_a_look_at_each_and_no_more() {
 }
 
 #[test]
+fn the_end_of_a_session_costs_a_look_at_the_barriers_that_await_its_name() {
+    const MANY: usize = 500;
+    let mut barriers = Barriers::new(BarrierLimits::default(), 1);
+    for number in 0..MANY {
+        let (key, absent) = (format!("k{number}"), format!("absent{number}"));
+        let names: [&[u8]; 3] = [b"a", absent.as_bytes(), b"all"];
+        let arrival = ArrivalId { owner: OwnerId(1), request: number as u64 };
+        let (key, participants) = (key.as_bytes(), Participants::Names(Keys::scoped(b"", &names)));
+        let arrive = Arrive { arrival, key, generation: 0, name: b"a", timeout: secs(60), participants };
+        barriers.handle(Instant::ORIGIN, Input::Arrive(arrive)).expect("it is awaited");
+    }
+    let mut end = |name: &[u8]| {
+        barriers.barriers.iter().for_each(|(_, barrier)| barrier.members.looked_at.set(0));
+        let input = Input::Ended { owner: OwnerId(2), node: Some(name), why: Why::Connection };
+        barriers.handle(Instant::ORIGIN, input).expect("an end");
+        let looked_at: u64 =
+            barriers.barriers.iter().map(|(_, barrier)| barrier.members.looked_at.get()).sum();
+        (looked_at, core::iter::from_fn(|| barriers.poll_output()).count())
+    };
+    assert_eq!(end(b"a stranger"), (0, 0));
+    let (looked_at, ended) = end(b"absent7");
+    assert!(looked_at < 10 && ended == 1, "{looked_at} members for {ended}");
+    assert_eq!(end(b"absent7"), (0, 0), "nothing awaits it any more");
+    assert_eq!(end(b"all").1, MANY - 1);
+    assert!(barriers.awaited_names.is_empty());
+}
+
+#[test]
 fn one_waits_for_nobody() {
     assert_eq!(World::new(count(1)).arrive("a"), "a gets 1: all were there");
     assert_eq!(World::new(count(1)).attempt("a"), "a gets 1: all were there");
@@ -238,6 +266,12 @@ fn the_missing_are_named() {
     let mut world = World::limited(list(&[b"a", b"b", b"c", b"d"]), limits);
     world.arrive("c");
     assert_eq!(world.pass(secs(60)), "c gets 1: the time was up, and 3 were missing: a, b and 1 more");
+
+    let limits = BarrierLimits { absent_named_bytes_max: 7, ..BarrierLimits::default() };
+    let mut world = World::limited(list(&[b"first", b"2", b"third", b"4", b"c"]), limits);
+    world.arrive("c");
+    let reported = "c gets 1: the time was up, and 4 were missing: first, 2 and 2 more";
+    assert_eq!(world.pass(secs(60)), reported);
 }
 
 #[test]

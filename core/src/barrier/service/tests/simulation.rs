@@ -385,6 +385,14 @@ impl Sim {
         if self.barriers.poll_timeout() != due {
             return Err(format!("{:?} is due, not {due:?}", self.barriers.poll_timeout()));
         }
+        let awaited =
+            self.models.iter().filter_map(|model| model.open.as_ref()).map(|open| match &open.awaited {
+                Awaited::Count(_) => 0,
+                Awaited::Names(names) => names.len() - open.waiting.len(),
+            });
+        if self.barriers.awaited_names.len() != awaited.sum::<usize>() {
+            return Err(format!("{:?} are awaited by name", self.barriers.awaited_names));
+        }
         let waiting: usize =
             self.models.iter().filter_map(|model| model.open.as_ref()).map(|open| open.waiting.len()).sum();
         if self.barriers.waiting() != waiting {

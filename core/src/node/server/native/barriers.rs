@@ -1,6 +1,6 @@
 //! Barrier requests of native clients, and their answers.
 
-use super::{Native, RequestId, ServerContext, millis};
+use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis};
 use crate::barrier::service::{ArrivalId, Arrive, Input, Output, OwnerId};
 use crate::session::table::SessionId;
 use crate::wire::native::{ClientFrame, Fault, FaultCode, ServerFrame, Why};
@@ -72,12 +72,16 @@ impl Native {
         if self.barriers.poll_timeout().is_some_and(|at| at <= context.now) {
             // A tick is never refused.
             let _ = self.barriers.handle(context.now, Input::Tick);
-            self.drain_barriers(context);
         }
+        self.drain_barriers(context);
     }
 
-    fn drain_barriers(&mut self, context: &mut ServerContext<'_>) {
-        while let Some(output) = self.barriers.poll_output() {
+    /// Sends the answers of the barriers. Those that exceed the turn follow at the next tick.
+    pub(super) fn drain_barriers(&mut self, context: &mut ServerContext<'_>) {
+        while !context.is_turn_over()
+            && let Some(output) = self.barriers.poll_output()
+        {
+            context.turn.subtract(ANSWER_WORK);
             match output {
                 Output::Over { arrival, generation, end } => {
                     let over = ServerFrame::BarrierOver { generation, end: end.as_wire() };

@@ -134,6 +134,63 @@ fn many_keys_are_removed_in_turns_and_what_is_set_meanwhile_stays() {
     assert_eq!(rig.server.engine.key_count(), 11);
 }
 
+/// Lets all but one of the participants arrive, in one session, and returns its connection.
+fn arrive(rig: &mut Rig, names: &[String], timeout_ms: u64) -> ConnId {
+    let conn = rig.open(0, "n");
+    let participants = Participants::Count(u32::try_from(names.len()).expect("few") + 1);
+    for (name, id) in names.iter().zip(1..) {
+        let name = name.as_bytes();
+        let barrier = ClientFrame::Barrier { key: key("/b"), generation: 0, name, timeout_ms, participants };
+        assert!(rig.wanted(conn, id, &barrier).is_empty());
+        rig.finish();
+    }
+    conn
+}
+
+#[test]
+fn those_who_wait_at_a_barrier_are_answered_in_turns() {
+    let names: Vec<String> = (0..500).map(|number| format!("n{number}")).collect();
+    let last = |rig: &mut Rig| {
+        let (other, participants) = (rig.open(1, "m"), Participants::Count(501));
+        let barrier = ClientFrame::Barrier {
+            key: key("/b"),
+            generation: 0,
+            name: b"m",
+            timeout_ms: 60_000,
+            participants,
+        };
+        rig.ask(other, 1, &barrier);
+        other
+    };
+    let mut rig = rig();
+    let conn = arrive(&mut rig, &names, 60_000);
+    let other = last(&mut rig);
+    let at_once = rig.lines(conn).len();
+    assert!((1..50).contains(&at_once), "{at_once} in one turn");
+    assert_eq!(rig.wanted(other, 2, &ClientFrame::NumKeys {}), ["2 Number 0"], "others do not wait for it");
+    let turns = rig.finish();
+    assert!(turns > 10, "{turns} turns");
+    assert_eq!(rig.lines(conn).len(), 500 - at_once);
+    assert_eq!(rig.lines(other), ["1 BarrierOver 1 Released"]);
+
+    // The same when their time is up.
+    let mut rig = self::rig();
+    let conn = arrive(&mut rig, &names, 10);
+    rig.after(Duration::from_millis(10));
+    let at_once = rig.lines(conn).len();
+    assert!((1..50).contains(&at_once), "{at_once} in one turn");
+    rig.finish();
+    assert_eq!(rig.lines(conn).len(), 500 - at_once);
+
+    // A server that stops has no later turn.
+    let mut rig = self::rig();
+    let conn = arrive(&mut rig, &names, 60_000);
+    last(&mut rig);
+    rig.feed(Input::Stop);
+    let lines = rig.lines(conn);
+    assert_eq!(lines.iter().filter(|line| line.contains("BarrierOver 1 Released")).count(), 500);
+}
+
 #[test]
 fn the_keys_of_a_lease_are_removed_in_turns_when_its_session_ends() {
     let mut rig = rig();
