@@ -98,6 +98,7 @@ impl Barriers {
             Input::Withdraw { arrival } => self.withdraw(arrival),
             Input::Cancel { request, key, by } => return self.cancel(request, key, by),
             Input::Ended { owner, node, why } => self.ended(owner, node, why),
+            Input::Fence { prefix, round } => self.fence(prefix, round),
             Input::Tick => {}
         }
         Ok(())
@@ -411,6 +412,19 @@ impl Barriers {
         for id in awaiting {
             let end = Arc::new(End::Broken { participant: node.into(), why });
             self.conclude(id, PhaseEvent::Lost, end, None);
+        }
+    }
+
+    fn fence(&mut self, prefix: &[u8], round: u64) {
+        let with_prefix = self.keys.range(prefix..).take_while(|(key, _)| key.starts_with(prefix));
+        let ids: Vec<BarrierId> = with_prefix.map(|(_, &id)| id).collect();
+        for id in ids {
+            let waiting = self.barriers[id].members.iter().filter_map(|(_, member)| member.arrival);
+            let waiting: Vec<ArrivalId> = waiting.collect();
+            for arrival in waiting {
+                self.outputs.push_back(Output::Stale { arrival, round });
+                self.withdraw(arrival);
+            }
         }
     }
 

@@ -84,6 +84,13 @@ pub enum Input<'a> {
         /// Reason for the end. [`Why::Left`] does not break a generation with a count.
         why: Why,
     },
+    /// A round has ended. The arrivals at barriers of its keys are taken back.
+    Fence {
+        /// Prefix of its keys.
+        prefix: &'a [u8],
+        /// Its number.
+        round: u64,
+    },
     /// Time passed.
     Tick,
 }
@@ -106,6 +113,13 @@ pub enum Output {
         arrival: ArrivalId,
         /// Request that replaced it.
         by: ArrivalId,
+    },
+    /// The round to whose keys the barrier of an arrival belongs has ended.
+    Stale {
+        /// Request to answer.
+        arrival: ArrivalId,
+        /// The round.
+        round: u64,
     },
     /// A cancel was executed, after the answers to all arrivals that waited.
     CancelDone {

@@ -165,6 +165,7 @@ fn notify(output: &Output) -> String {
         Output::Superseded { arrival, by } => {
             format!("{} is replaced by {}", name(arrival.owner), name(by.owner))
         }
+        Output::Stale { arrival, round } => format!("{} is too late for {round}", name(arrival.owner)),
         Output::CancelDone { request, had_waiters } => {
             format!("{} cancelled: {had_waiters}", name(request.owner))
         }

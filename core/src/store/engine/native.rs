@@ -2,7 +2,7 @@
 //!
 //! A server with c10d clients only pays one check per operation for them.
 
-use super::fences::Fences;
+use super::fences::{Fences, Stale};
 use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
 use super::leases::{LeaseError, LeaseId, Leases};
 use super::slot::SlotId;
@@ -221,6 +221,11 @@ impl Engine {
         }
         failed_waiters.iter().for_each(|&waiter| self.waits.forget(waiter, &mut self.slots));
         failed_waiters
+    }
+
+    /// Returns the fence that covers a key, if any.
+    pub fn fence_of(&self, key: &[u8]) -> Option<Stale> {
+        self.fences.as_deref()?.find(key)
     }
 
     /// Removes the fence of a stem; the caller guarantees that its keys are no longer used.

@@ -275,6 +275,21 @@ fn the_missing_are_named() {
 }
 
 #[test]
+fn arrivals_at_keys_of_a_round_that_ends_are_taken_back() {
+    let mut world = World::new(list(ABC));
+    assert_eq!(world.arrive_in("r.0/x", "a"), "");
+    assert_eq!(world.arrive_in("r.0/x", "b"), "");
+    assert_eq!(world.arrive_in("r.0/y", "c"), "");
+    assert_eq!(world.arrive_in("r.00/x", "d"), "error: the name is not among the participants");
+    assert_eq!(world.arrive_in("r.1/x", "a"), "");
+    let reported = "a is too late for 0; b is too late for 0; c is too late for 0";
+    assert_eq!(world.give(Input::Fence { prefix: b"r.0/", round: 0 }), reported);
+    assert_eq!((world.barriers.waiting(), world.barriers.barriers.len()), (1, 1));
+    assert_eq!(world.barriers.awaited_names.len(), 2);
+    assert_eq!(world.give(Input::Fence { prefix: b"r.0/", round: 0 }), "");
+}
+
+#[test]
 fn trying_once_leaves_no_trace() {
     let mut world = World::new(count(2));
     assert_eq!(world.attempt("a"), "a gets 1: the time was up, and 1 were missing");

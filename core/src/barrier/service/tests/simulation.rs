@@ -349,6 +349,7 @@ impl Sim {
                     (arrival, Answer::of(generation, &end))
                 }
                 Output::Superseded { arrival, .. } => (arrival, Answer::Superseded),
+                Output::Stale { arrival, .. } => return Err(format!("{arrival:?} is at no key of a round")),
                 Output::CancelDone { request, had_waiters } => (request, Answer::CancelDone(had_waiters)),
             });
         }

@@ -1,8 +1,10 @@
 //! Barrier requests of native clients, and their answers.
 
+use super::store::fault_of;
 use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis};
 use crate::barrier::service::{ArrivalId, Arrive, Input, Output, OwnerId};
 use crate::session::table::SessionId;
+use crate::store::engine::{ApplyError, Stale};
 use crate::wire::native::{ClientFrame, Fault, FaultCode, ServerFrame, Why};
 
 impl Native {
@@ -32,8 +34,22 @@ impl Native {
         let refused = self.barriers.handle(context.now, input);
         self.drain_barriers(context);
         if let Err(refusal) = refused {
-            self.fail(context, request, refusal.fault());
+            return self.fail(context, request, refusal.fault());
         }
+        // The results at a round that has ended can be asked for, but no arrival waits there any more.
+        if let ClientFrame::Barrier { key, .. } = *frame
+            && let Some(stale) = context.engine.fence_of(key.name())
+            && self.cancel_arrival(context, request)
+        {
+            self.fail(context, request, fault_of(&ApplyError::Stale(stale)));
+        }
+    }
+
+    /// Ends the waits at barriers whose keys belong to a round that has ended.
+    pub(super) fn fence_barriers(&mut self, context: &mut ServerContext<'_>, prefix: &[u8], round: u64) {
+        // A fence is never refused.
+        let _ = self.barriers.handle(context.now, Input::Fence { prefix, round });
+        self.drain_barriers(context);
     }
 
     /// Withdraws an arrival. Returns whether it was waiting.
@@ -91,6 +107,10 @@ impl Native {
                     let text = b"another arrival with the same name replaced it";
                     let fault = Fault { text, ..Fault::new(FaultCode::Cancelled, 0, 0) };
                     self.fail(context, request_of(arrival), fault);
+                }
+                Output::Stale { arrival, round } => {
+                    let stale = Stale { round, over: round };
+                    self.fail(context, request_of(arrival), fault_of(&ApplyError::Stale(stale)));
                 }
                 Output::CancelDone { request, had_waiters } => {
                     let revision = context.engine.revision();

@@ -318,6 +318,7 @@ impl Native {
                     let scan = context.engine.fence(&self.stem(&namespace.run_id), namespace.round);
                     let stale = Stale { round: namespace.round, over: namespace.round };
                     self.begin(context, Job::FailWaits(scan, stale));
+                    self.fence_barriers(context, &self.prefix(&namespace), namespace.round);
                 }
                 Output::Forgotten(run_id) => context.engine.lift_fence(&self.stem(&run_id)),
                 Output::Notify { participant, event } => {

@@ -143,6 +143,34 @@ fn who_waits_for_a_key_of_a_round_that_ends_waits_no_more() {
 }
 
 #[test]
+fn who_waits_at_a_barrier_of_a_round_that_ends_waits_no_more() {
+    let mut rig = rig();
+    let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
+    rig.ask(a, 1, &join("a"));
+    rig.ask(b, 1, &join("b"));
+    rig.got(a);
+    let keys = [0, 1].map(|round| key_of("run", round, "barrier"));
+    let barrier = |at: usize, generation, name| ClientFrame::Barrier {
+        key: key(&keys[at]),
+        generation,
+        name,
+        timeout_ms: 60_000,
+        participants: Participants::Count(2),
+    };
+    assert!(rig.wanted(a, 2, &barrier(0, 0, b"w0")).is_empty());
+    assert_eq!(rig.wanted(a, 3, &barrier(0, 0, b"w1")).len(), 2, "released");
+    assert!(rig.wanted(a, 4, &barrier(0, 0, b"w0")).is_empty());
+    assert!(rig.wanted(a, 5, &barrier(1, 0, b"w0")).is_empty());
+    rig.feed(Input::Lost { conn: b, os_error: 0 });
+    let reported = rig.lines(a);
+    assert!(reported.iter().any(|line| line == "4 Error StaleRound 0 1 "), "{reported:?}");
+    assert_eq!(rig.server.stats().waiting, 1, "the next round's may still be released");
+    assert_eq!(rig.wanted(a, 6, &barrier(0, 0, b"w0")), ["6 Error StaleRound 0 1 "]);
+    assert_eq!(rig.wanted(a, 7, &barrier(0, 1, b"w0")), ["7 BarrierOver 1 Released"], "that is known");
+    assert_eq!((rig.server.stats().waiting, rig.server.stats().stale_writes), (1, 2));
+}
+
+#[test]
 fn joins_that_make_no_sense_are_told_what_is_wrong() {
     let mut rig = rig();
     let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));

@@ -176,7 +176,7 @@ fn those_who_wait_at_a_barrier_are_answered_in_turns() {
     // The same when their time is up.
     let mut rig = self::rig();
     let conn = arrive(&mut rig, &names, 10);
-    rig.after(Duration::from_millis(10));
+    rig.is_stopped_for(Duration::from_millis(10));
     let at_once = rig.lines(conn).len();
     assert!((1..50).contains(&at_once), "{at_once} in one turn");
     rig.finish();
