@@ -173,11 +173,16 @@ pub const WAIT_COST_BYTES: u64 = 192;
 /// server.
 pub const KEPT_COST_BYTES: u64 = 64;
 
+/// Charge of a session in addition to the bytes of its node's name, in bytes: its table entries.
+pub const SESSION_COST_BYTES: u64 = 512;
+
 /// Limits of the sessions of the native protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Maximum number of concurrent sessions.
     pub sessions_max: usize,
+    /// Maximum length of the name of a session's node, in bytes.
+    pub node_name_bytes_max: usize,
     /// Maximum length of the body of a frame to a client, in bytes. A server uses the smaller of this and
     /// [`FrameLimits::frame_bytes_max`].
     pub body_bytes_max: usize,
@@ -208,6 +213,7 @@ impl Default for SessionLimits {
     fn default() -> Self {
         Self {
             sessions_max: 1 << 20,
+            node_name_bytes_max: 1024,
             body_bytes_max: 256 * 1024 * 1024,
             window_frames: 1024,
             window_bytes: 1 << 20,

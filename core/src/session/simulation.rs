@@ -18,6 +18,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 const LIMITS: SessionLimits = SessionLimits {
     body_bytes_max: usize::MAX,
     sessions_max: 100,
+    node_name_bytes_max: 1024,
     window_frames: 6,
     window_bytes: 300,
     pending_max: 16,

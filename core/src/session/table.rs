@@ -11,7 +11,7 @@ pub use event::{FrameRefused, Granted, Hello, Input, InputError, Outcome, Output
 
 use super::life::{ServerAction, ServerEvent, ServerState};
 use crate::ids::ConnId;
-use crate::limits::{KEPT_COST_BYTES, SessionLimits};
+use crate::limits::{KEPT_COST_BYTES, SESSION_COST_BYTES, SessionLimits};
 use crate::ordered::{Map, Set};
 use crate::prelude::*;
 use crate::wire::native::{
@@ -150,7 +150,7 @@ impl Sessions {
         self.sessions.get(session).map_or((0, 0), |session| (session.window.len(), session.window_bytes))
     }
 
-    /// Returns the bytes that all sessions hold: the frames kept for them and what was charged with
+    /// Returns the bytes that all sessions hold: their own, the frames kept for them and what was charged with
     /// [`Sessions::charge`].
     pub const fn held_bytes(&self) -> u64 {
         self.held_bytes
@@ -407,6 +407,11 @@ impl Sessions {
         if self.sessions.len() >= self.limits.sessions_max {
             return Err(Fault::new(FaultCode::TooManySessions, self.limits.sessions_max as u64, 0));
         }
+        let (length, limit) = (hello.node.len(), self.limits.node_name_bytes_max);
+        if length > limit {
+            let text = b"the name of the node";
+            return Err(Fault { text, ..Fault::new(FaultCode::TooLong, length as u64, limit as u64) });
+        }
         let granted = self.grant(hello);
         self.last += 1;
         let id = SessionId(self.last);
@@ -426,6 +431,7 @@ impl Sessions {
             window_bytes: 0,
             waiting_bytes: 0,
         };
+        self.held_bytes += session.held_bytes();
         self.sessions.insert(id, session);
         self.of_conn.insert(conn, id);
         self.arm(now, id);
@@ -583,7 +589,8 @@ impl Session {
     }
 
     fn held_bytes(&self) -> u64 {
-        self.window_bytes + self.window.len() as u64 * KEPT_COST_BYTES + self.waiting_bytes
+        let base = SESSION_COST_BYTES + self.node.len() as u64;
+        base + self.window_bytes + self.window.len() as u64 * KEPT_COST_BYTES + self.waiting_bytes
     }
 
     /// Drops the frames that the client has received. Returns the bytes that this frees.

@@ -49,18 +49,36 @@ fn a_session_waits_and_watches_within_its_bound_and_has_it_back_when_that_is_ove
     assert_eq!(rig.lines(other), ["1 Value v"]);
     let cancel = rig.wanted(conn, 7, &ClientFrame::Cancel { request: 2 });
     assert!(cancel[0].starts_with("2 WatchOver"), "{cancel:?}");
-    assert_eq!(rig.server.stats().buffered_bytes, idle);
+    assert_eq!(rig.server.stats().buffered_bytes, 2 * idle);
     assert!(rig.wanted(conn, 8, &wait("other")).is_empty());
     rig.after(Duration::from_secs(1));
     assert!(rig.lines(conn)[0].starts_with("8 Error TimedOut"));
-    assert_eq!(rig.server.stats().buffered_bytes, idle);
+    assert_eq!(rig.server.stats().buffered_bytes, 2 * idle);
 
     // The end of the session frees it, too.
     assert!(rig.wanted(conn, 9, &wait("another")).is_empty());
-    assert!(rig.server.stats().buffered_bytes > idle);
+    assert!(rig.server.stats().buffered_bytes > 2 * idle);
     rig.feed(Input::Lost { conn, os_error: 104 });
     rig.feed(Input::Lost { conn: other, os_error: 104 });
     assert_eq!(rig.server.stats().buffered_bytes, 0);
+}
+
+#[test]
+fn a_session_is_charged_for_its_name_which_is_not_long() {
+    let mut rig = limited(u64::MAX, 100_000);
+    let long = "n".repeat(1025);
+    let conn = rig.connect(0);
+    rig.send(conn, &opening(0, &hello(0, 0, [0; 16], 0, &long)));
+    assert_eq!(rig.lines(conn), ["0 Error TooLong 1025 1024 the name of the node"]);
+    assert_eq!(rig.closed[&conn], CloseReason::SessionRefused(FaultCode::TooLong));
+    assert_eq!(rig.server.stats().buffered_bytes, 0);
+    // Sessions that do nothing are within the server's bound, too.
+    for index in 1..=100 {
+        let conn = rig.connect(index);
+        rig.send(conn, &opening(0, &hello(0, 0, [0; 16], 60_000, &long[1..])));
+    }
+    let stats = rig.server.stats();
+    assert!((50..70).contains(&stats.sessions) && stats.buffered_bytes <= 100_000, "{stats:?}");
 }
 
 #[test]
