@@ -68,6 +68,11 @@ impl Intake {
         if !had_capacity && self.has_capacity() { Released::Again } else { Released::AsBefore }
     }
 
+    /// The bytes of a request have changed from `before` to `now`.
+    const fn count(&mut self, before: u64, now: u64) {
+        self.held.bytes = self.held.bytes.saturating_sub(before).saturating_add(now);
+    }
+
     /// Number of accepted requests, and their bytes.
     pub const fn held(&self) -> (u64, u64) {
         (self.held.requests, self.held.bytes)
@@ -108,6 +113,8 @@ struct Quota {
 ///   is read, so that a caller with few requests is served however many others there are. A connection with an
 ///   incomplete payload is read, so that the request that occupies capacity can end. The limit may be exceeded by what
 ///   each connection may have pending.
+/// - Of a payload, the bytes that have arrived count against the limit, and a small reserve of those that have not: a
+///   caller that announces much and sends nothing holds up no others.
 /// - Requests that their caller does not wait for are one-way calls, and calls that it gave up while a handler had
 ///   them. They count until their handlers have finished. A connection that has reached its quota of these is not read,
 ///   and no other connection is affected.
@@ -156,17 +163,33 @@ impl FairIntake {
         }
     }
 
-    /// A request with a payload of this many bytes begins.
-    pub fn enter(&mut self, id: QuotaId, payload_bytes: u64) {
-        self.total.enter(payload_bytes);
+    /// A request with a payload of this many bytes begins. Returns how many of them count against the shared limit,
+    /// before any has arrived.
+    pub fn enter(&mut self, id: QuotaId, payload_bytes: u64) -> u64 {
+        let counted = self.counted(payload_bytes, 0);
+        self.total.enter(counted);
         if let Some(quota) = self.quotas.get_mut(id.0) {
             quota.held.add(payload_bytes);
         }
+        counted
     }
 
-    /// A request with a payload of this many bytes has ended.
-    pub fn leave(&mut self, id: QuotaId, payload_bytes: u64) -> Released {
-        let mut released = self.total.leave(payload_bytes);
+    /// Returns how many bytes of a payload count against the shared limit when this many have arrived.
+    const fn counted(&self, payload_bytes: u64, arrived: u64) -> u64 {
+        let counted = arrived.saturating_add(self.limits.reserved_bytes);
+        if counted < payload_bytes { counted } else { payload_bytes }
+    }
+
+    /// More of a payload has arrived. `counted` is what counted of it before; returns what counts of it now.
+    pub const fn arrived(&mut self, payload_bytes: u64, counted: u64, arrived: u64) -> u64 {
+        let now = self.counted(payload_bytes, arrived);
+        self.total.count(counted, now);
+        now
+    }
+
+    /// A request with a payload of this many bytes has ended, of which `counted` counted.
+    pub fn leave(&mut self, id: QuotaId, payload_bytes: u64, counted: u64) -> Released {
+        let mut released = self.total.leave(counted);
         if let Some(quota) = self.quotas.get_mut(id.0) {
             quota.held.subtract(payload_bytes);
             if quota.resumes_below.is_some_and(|limit| quota.held.is_below(limit)) {
@@ -208,7 +231,7 @@ impl FairIntake {
         core::mem::replace(&mut self.has_capacity_again, false)
     }
 
-    /// Number of accepted requests, and their bytes.
+    /// Number of accepted requests, and those of their bytes that count.
     pub const fn held(&self) -> (u64, u64) {
         self.total.held()
     }

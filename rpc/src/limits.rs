@@ -57,7 +57,8 @@ pub struct RpcLimits {
 pub struct IntakeLimits {
     /// Maximum number of unfinished requests.
     pub requests_max: u64,
-    /// Size of their payloads, in bytes.
+    /// Size of their payloads, in bytes: of what has arrived, and of [`IntakeLimits::reserved_bytes`] of each that are
+    /// announced.
     pub bytes_max: u64,
     /// Maximum number of unfinished requests of one caller that it does not wait for: notices, and calls that it
     /// has cancelled.

@@ -361,6 +361,11 @@ impl Incoming {
         Self { bytes: buffer_pool.take(now, incoming.announced).unwrap_or_default(), ..incoming }
     }
 
+    /// Returns the number of bytes that have arrived.
+    pub(super) fn arrived(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Returns the destination of the next `due` bytes, or of some of them; empty if they are few.
     fn target(&mut self, due: u32) -> Result<&mut [MaybeUninit<u8>], NoMemory> {
         let due = due as usize;

@@ -210,8 +210,8 @@ impl ServerShared {
     }
 
     fn take_in(self: &Arc<Self>, quota: QuotaId, payload_bytes: u64) -> Held {
-        self.intake().enter(quota, payload_bytes);
-        Held { holder: Arc::<Self>::clone(self), quota, payload_bytes }
+        let counted = self.intake().enter(quota, payload_bytes);
+        Held { holder: Arc::<Self>::clone(self), quota, payload_bytes, counted }
     }
 
     /// Schedules the end of the pool of buffers, which a request of this many bytes has just used.
@@ -348,8 +348,8 @@ impl Drop for ServerShared {
 }
 
 impl Holder for ServerShared {
-    fn let_go(&self, quota: QuotaId, payload_bytes: u64) {
-        if self.intake().leave(quota, payload_bytes) == Released::Again {
+    fn let_go(&self, quota: QuotaId, payload_bytes: u64, counted: u64) {
+        if self.intake().leave(quota, payload_bytes, counted) == Released::Again {
             self.io.schedule(Instant::ORIGIN, self.token);
         }
     }

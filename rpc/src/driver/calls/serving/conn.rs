@@ -76,6 +76,23 @@ enum End {
     Now,
 }
 
+impl Receiving {
+    fn append(&mut self, part: &[u8], shared: &ServerShared) -> Result<(), NoMemory> {
+        self.payload.append(part)?;
+        self.count(shared);
+        Ok(())
+    }
+
+    /// Counts what has arrived.
+    fn count(&mut self, shared: &ServerShared) {
+        let Held { payload_bytes, counted, .. } = self.held;
+        let arrived = self.payload.arrived();
+        if counted < payload_bytes && arrived >= counted {
+            self.held.counted = shared.intake().arrived(payload_bytes, counted, arrived);
+        }
+    }
+}
+
 impl Conn {
     /// Creates the state of an accepted connection.
     pub(super) fn new(shared: &Arc<ServerShared>, now: Instant, socket: Socket) -> Arc<Self> {
@@ -254,7 +271,7 @@ impl Conn {
                 }
                 CalleeEvent::Bytes(call, part) => {
                     let receiving = state.receiving.get_mut(&call);
-                    if let Some(Err(NoMemory)) = receiving.map(|one| one.payload.append(part)) {
+                    if let Some(Err(NoMemory)) = receiving.map(|one| one.append(part, shared)) {
                         state.no_memory(call);
                     }
                 }
@@ -320,7 +337,7 @@ impl Conn {
     ) {
         for _ in 0..READS_PER_ITERATION {
             scratch.clear();
-            let is_more = state.read_once(scratch);
+            let is_more = state.read_once(scratch, &self.shared);
             self.handle_event(state, now, scratch, jobs);
             let is_enough = !is_more || state.end != End::NotYet || !state.callee.is_read();
             // Whether the connection must be held up is checked before the next read.
@@ -418,7 +435,7 @@ impl HoldsObjects for ConnState {
 
 impl ConnState {
     /// Reads once; returns whether there may be more to read.
-    fn read_once(&mut self, scratch: &mut Vec<u8>) -> bool {
+    fn read_once(&mut self, scratch: &mut Vec<u8>, shared: &ServerShared) -> bool {
         let Some(line) = &self.line else { return false };
         let due = self.callee.due();
         let payload =
@@ -427,6 +444,8 @@ impl ConnState {
             ReadResult::Read(bytes, is_more) => {
                 if bytes > 0 {
                     self.callee.filled(bytes);
+                    let receiving = due.and_then(|(call, _)| self.receiving.get_mut(&call));
+                    receiving.into_iter().for_each(|one| one.count(shared));
                 }
                 is_more
             }

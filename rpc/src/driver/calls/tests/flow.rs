@@ -363,6 +363,27 @@ fn a_payload_that_fills_the_worker_is_read_on_when_its_caller_is_below_its_quota
     scene.until_idle(1);
 }
 
+#[test]
+fn callers_that_announce_much_and_send_nothing_hold_up_no_others() {
+    let intake = IntakeLimits { bytes_max: 8 << 20, reserved_requests: 0, ..IntakeLimits::default() };
+    let scene = scene_with(RpcServerOptions { intake, ..server_options() }, client_options());
+    let announced = CallerFrame::Request { deadline_ms: 0, payload_bytes: 4 << 30, handler: b"echo" };
+    let mut idle = [greeting(&scene), greeting(&scene)];
+    for stream in &mut idle {
+        stream.write_all(&frame(1, &announced)).expect("written");
+    }
+    until("they do not come", || scene.server.held().0 == 2);
+    assert_eq!(scene.server.held().1, 2 << 20);
+    assert_eq!(scene.call("echo", b"abc"), Ok(b"abc".to_vec()));
+    // What is sent counts.
+    let part = [&Header::of_data(1, 1 << 20).to_bytes()[..], &[7; 1 << 20]].concat();
+    (0..5).for_each(|_| idle[0].write_all(&part).expect("written"));
+    until("it is not counted", || scene.server.held().1 > 6 << 20);
+    assert!(scene.server.held().1 <= 7 << 20, "{:?}", scene.server.held());
+    drop(idle);
+    scene.until_idle(1);
+}
+
 /// One caller does not read, and the worker has as many responses as it keeps.
 #[test]
 fn answers_that_one_caller_does_not_read_hold_back_no_caller_that_reads() {
