@@ -11,8 +11,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 const LISTENER: Token = Token(0);
-/// Maximum number of connections. Further clients wait until one of these is closed.
+/// Maximum number of connections. For a further client, the oldest of these is closed.
 const CONNECTIONS_MAX: usize = 16;
+/// Time that it has for its request before.
+const REQUEST_TIME_MIN: Duration = Duration::from_millis(100);
 /// Pause of accepting connections when the system lacks the resources for one more.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Longest life of a connection.
@@ -36,6 +38,15 @@ pub(super) struct HealthServer {
 
 impl HealthServer {
     pub(super) fn start(address: SocketAddr, clock: Clock, health: Health) -> io::Result<Self> {
+        Self::start_with(address, clock, health, CONNECTION_TIMEOUT)
+    }
+
+    fn start_with(
+        address: SocketAddr,
+        clock: Clock,
+        health: Health,
+        connection_timeout: Duration,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -49,6 +60,7 @@ impl HealthServer {
             listener,
             connections: HashMap::new(),
             next: 1,
+            connection_timeout,
             shared: Arc::clone(&shared),
             clock,
             events,
@@ -84,6 +96,7 @@ struct HealthListener {
     connections: HashMap<u64, HealthConnection>,
     listener: TcpListener,
     next: u64,
+    connection_timeout: Duration,
     shared: Arc<HealthShared>,
     clock: Clock,
     events: EventLoop,
@@ -92,6 +105,7 @@ struct HealthListener {
 struct HealthConnection {
     watch: Watch,
     stream: TcpStream,
+    accepted_at: Instant,
     until: Instant,
     request_bytes: Vec<u8>,
     answer: String,
@@ -124,15 +138,23 @@ impl HealthListener {
             let now = self.events.clock().now();
             self.connections.retain(|_, connection| connection.until > now);
             self.paused_until.take_if(|until| *until <= now);
-            if self.watch.is_none() && self.paused_until.is_none() && self.connections.len() < CONNECTIONS_MAX
-            {
+            if self.watch.is_none() && self.paused_until.is_none() {
                 self.watch = self.events.watch(self.listener.as_raw_fd(), Interest::Read, LISTENER).ok();
             }
         }
     }
 
     fn accept(&mut self) {
-        while self.connections.len() < CONNECTIONS_MAX {
+        loop {
+            let now = self.events.clock().now();
+            let oldest = self.connections.iter().min_by_key(|(token, _)| **token);
+            let oldest = oldest.filter(|_| self.connections.len() >= CONNECTIONS_MAX);
+            let oldest = oldest.map(|(&token, connection)| (token, connection.accepted_at));
+            if let Some((_, accepted_at)) = oldest.filter(|(_, at)| *at + REQUEST_TIME_MIN > now) {
+                self.paused_until = Some(accepted_at + REQUEST_TIME_MIN);
+                self.watch = None;
+                return;
+            }
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -148,22 +170,23 @@ impl HealthListener {
                     return;
                 }
             };
+            if let Some((token, _)) = oldest {
+                self.connections.remove(&token);
+            }
             let token = Token(self.next);
             self.next += 1;
             let watched = stream
                 .set_nonblocking(true)
                 .and_then(|()| self.events.watch(stream.as_raw_fd(), Interest::Read, token));
             if let Ok(watch) = watched {
-                let until = self.events.clock().now() + CONNECTION_TIMEOUT;
+                let accepted_at = self.events.clock().now();
+                let until = accepted_at + self.connection_timeout;
                 let (request_bytes, answer) = (Vec::new(), String::new());
                 self.connections.insert(
                     token.0,
-                    HealthConnection { watch, stream, until, request_bytes, answer, sent: 0 },
+                    HealthConnection { watch, stream, accepted_at, until, request_bytes, answer, sent: 0 },
                 );
             }
-        }
-        if self.connections.len() >= CONNECTIONS_MAX {
-            self.watch = None;
         }
     }
 }
@@ -221,10 +244,15 @@ mod tests {
     use crate::phase::Phase;
 
     fn start() -> HealthServer {
+        start_with(CONNECTION_TIMEOUT)
+    }
+
+    fn start_with(connection_timeout: Duration) -> HealthServer {
         let clock = Clock::new();
         let health =
             Health::new(Phase::Running, clock.now(), &WorkerGroup::default(), LivenessPolicy::Trusting);
-        HealthServer::start(([127, 0, 0, 1], 0).into(), clock, health).expect("a server")
+        HealthServer::start_with(([127, 0, 0, 1], 0).into(), clock, health, connection_timeout)
+            .expect("a server")
     }
 
     fn connect(server: &HealthServer) -> TcpStream {
@@ -265,7 +293,6 @@ mod tests {
         for stream in &mut slow {
             stream.write_all(b"GET").expect("it reads");
         }
-        // All connections are in use until they time out.
         assert!(ask(&server, &[b"GET / HTTP/1.1\r\n\r\n"]).starts_with("HTTP/1.1 200 "));
         for mut stream in slow {
             // Closed without a response. A connection with unread bytes may be reset.
@@ -275,6 +302,22 @@ mod tests {
                 answer.is_empty()
                     && read.map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true)
             );
+        }
+    }
+
+    #[test]
+    fn idle_clients_make_place_for_others() {
+        // None of them times out.
+        let server = start_with(Duration::from_secs(3600));
+        let mut idle: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| connect(&server)).collect();
+        for _ in 0..3 {
+            assert!(ask(&server, &[b"GET / HTTP/1.1\r\n\r\n"]).starts_with("HTTP/1.1 200 "));
+        }
+        // One of them did, and it was the oldest.
+        assert_eq!(idle.remove(0).read(&mut [0]).expect("its end"), 0);
+        for mut stream in idle {
+            stream.set_nonblocking(true).expect("a socket");
+            assert_eq!(stream.read(&mut [0]).expect_err("no end").kind(), ErrorKind::WouldBlock);
         }
     }
 
