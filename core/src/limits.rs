@@ -138,6 +138,8 @@ pub struct ServerLimits {
     /// [`COPIED_BYTES_PER_UNIT`]. A request is executed as a whole; further requests of its connection, and what else
     /// is left to do, follow in later turns.
     pub turn_work_max: u64,
+    /// Work after which the further requests of a batch are refused, in the same units.
+    pub batch_work_max: u64,
     /// Time from accept to a complete greeting.
     pub handshake_timeout: Duration,
     /// Maximum time without input within an incomplete frame.
@@ -160,6 +162,7 @@ impl Default for ServerLimits {
             answer_bytes_max: 1 << 30,
             buffered_bytes_max: 2 << 30,
             turn_work_max: 5000,
+            batch_work_max: 400_000,
             handshake_timeout: Duration::from_secs(30),
             frame_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(300),

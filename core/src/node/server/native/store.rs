@@ -94,11 +94,21 @@ impl Native {
         requests: impl Iterator<Item = Batched<ClientFrame<'a>>>,
     ) {
         let (mut outcomes, mut budget) = (Vec::new(), context.limits.frame.frame_bytes_max / 2);
+        let (before, work_max) = (context.turn.spent, context.limits.batch_work_max);
         for Batched(request) in requests {
-            let mut outcome = self.execute(context, &request);
-            // Every request is executed. A value that exceeds the space of the answer is replaced by an error.
+            context.is_turn_over();
+            let is_too_much = context.turn.spent - before >= work_max;
+            context.turn.subtract(1);
+            let mut outcome = if is_too_much {
+                let text = b"units of work in one batch; this request was not executed";
+                Err(Fault { text, ..Fault::new(FaultCode::TooMany, work_max, 0) })
+            } else {
+                self.execute(context, &request)
+            };
+            // A value that exceeds the space of the answer is replaced by an error, though its request was executed.
             if let Ok(Outcome::Value(_, Some(value))) = &outcome {
                 let length = value.as_ref().len();
+                context.turn.copied(length);
                 match budget.checked_sub(length) {
                     Some(left) => budget = left,
                     None => outcome = Err(Fault::new(FaultCode::TooLong, length as u64, budget as u64)),

@@ -192,6 +192,37 @@ fn those_who_wait_at_a_barrier_are_answered_in_turns() {
 }
 
 #[test]
+fn the_work_of_a_batch_is_bounded_and_what_exceeds_it_is_refused() {
+    const WORK_MAX: u64 = 1000;
+    let mut rig = Rig::new(ServerLimits { batch_work_max: WORK_MAX, ..ServerLimits::default() });
+    fill(&mut rig, "/k", 100);
+    let value = std::vec![7; 100 * 1024];
+    let set = Request::Set { key: key("/long"), value: &value };
+    rig.server.engine.apply(ConnId { index: 0, generation: 0 }, &set).expect("there is capacity");
+    rig.server.engine.take_work();
+    let conn = rig.open(0, "n");
+    let names: Vec<String> = (0..100).map(|number| format!("/k{number}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let costly = [
+        ClientFrame::Check { keys: Keys::scoped(b"", &names) },
+        ClientFrame::CompareSet { key: key("/long"), expected: b"", desired: b"" },
+    ];
+    for (frame, id) in costly.into_iter().zip(1..) {
+        let mut items: Vec<_> = (0..500).map(|_| Batched(frame)).collect();
+        items.push(Batched(ClientFrame::Set { key: key("/last"), value: b"v" }));
+        let answer = rig.wanted(conn, id, &ClientFrame::Batch { requests: List::new(&items) });
+        let refused = answer[0].matches("TooMany").count();
+        assert!((488..495).contains(&refused) && answer[0].ends_with("TooMany"), "{refused}");
+        assert!(rig.server.turn.spent < 4 * WORK_MAX, "{}", rig.server.turn.spent);
+    }
+    assert_eq!(rig.server.engine.key_count(), 101, "the last was not executed");
+    // Each batch has a budget of its own.
+    let items = [Batched(ClientFrame::Set { key: key("/last"), value: b"v" })];
+    let answer = rig.wanted(conn, 3, &ClientFrame::Batch { requests: List::new(&items) });
+    assert!(!answer[0].contains("TooMany"), "{answer:?}");
+}
+
+#[test]
 fn the_keys_of_a_lease_are_removed_in_turns_when_its_session_ends() {
     let mut rig = rig();
     let (conn, other) = (rig.open(0, "n"), rig.open(1, "m"));
