@@ -38,6 +38,8 @@ enum Rest {
     Parked,
 }
 
+/// Maximum number of bytes that are sent to one connection before the next one's turn.
+const SENT_AT_ONCE_MAX: usize = 256 * 1024;
 /// Entries that the deadlines may hold in addition to four for each connection.
 const DEADLINES_KEPT: usize = 1024;
 /// One server.
@@ -177,9 +179,11 @@ impl Server {
         self.now = Instant::ORIGIN + now.since(Instant::ORIGIN + self.paused);
     }
 
-    /// Returns the bytes to send to `conn`. Empty if the connection has ended.
+    /// Returns the bytes to send to `conn` next; not all at once if there are many, so that a client with a long answer
+    /// does not delay the others. Empty if the connection has ended.
     pub fn unsent(&self, conn: ConnId) -> &[u8] {
-        self.conns.get(conn).map_or(&[], |conn| conn.outbox.unsent())
+        let unsent = self.conns.get(conn).map_or(&[][..], |conn| conn.outbox.unsent());
+        &unsent[..unsent.len().min(SENT_AT_ONCE_MAX)]
     }
 
     /// Returns whether the caller may read from `conn`: not while its answers are unread, nor while it has frames for
@@ -411,7 +415,7 @@ impl Server {
 
     fn sent(&mut self, id: ConnId, bytes: usize) {
         let (Some(conn), pool) = self.conns.parts(id) else { return };
-        let is_whole = bytes > 0 && bytes == conn.outbox.unsent().len();
+        let is_whole = bytes > 0 && bytes == conn.outbox.unsent().len().min(SENT_AT_ONCE_MAX);
         conn.outbox.sent(bytes, pool);
         let unsent = conn.outbox.len();
         let was_full = conn.stalled_since.is_some();
@@ -428,7 +432,7 @@ impl Server {
             return self.remove(id, reason);
         }
         if is_whole {
-            // The socket accepts more, and the outbox may have the next piece.
+            // The socket may accept more, and there may be more.
             self.conns.want_to_send(id);
         }
         if is_native && bytes > 0 {

@@ -35,6 +35,8 @@ const PEERS_KEPT: usize = 1024;
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes read from one connection in one iteration.
 const READ_BYTES_PER_STEP: usize = 4 * READ_BUFFER_BYTES;
+/// Number of bytes after which an iteration writes no more.
+const WRITE_BYTES_PER_ITERATION: usize = 1024 * 1024;
 /// Pause before accepting is tried again after an error that does not concern a single connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -67,6 +69,8 @@ pub(super) struct Reactor {
     /// Number of times that each slot was used. It outlives the peers.
     generations: Vec<u32>,
     to_read: VecDeque<ConnId>,
+    /// Whether the last iteration left outputs in the machine.
+    is_write_left: bool,
     accepting: Accepting,
     /// Number of full iterations since a tick was due.
     overdue_iterations: usize,
@@ -108,6 +112,7 @@ impl Reactor {
             peers: Slab::new(),
             generations: Vec::new(),
             to_read: VecDeque::new(),
+            is_write_left: false,
             accepting: Accepting::Ready,
             overdue_iterations: 0,
             buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
@@ -172,7 +177,7 @@ impl Reactor {
             Accepting::PausedUntil(at) => Some(at),
             Accepting::Idle => None,
         };
-        if !self.to_read.is_empty() {
+        if !self.to_read.is_empty() || self.is_write_left {
             return Some(Duration::ZERO);
         }
         let next = [self.machine.poll_timeout(), pause_ends].into_iter().flatten().min()?;
@@ -300,11 +305,12 @@ impl Reactor {
         }
     }
 
-    fn write(&mut self, now: Instant, conn: ConnId) {
-        let Some(peer) = self.peers.get_mut(conn.index as usize) else { return };
+    /// Writes to a socket once. Returns the number of bytes.
+    fn write(&mut self, now: Instant, conn: ConnId) -> usize {
+        let Some(peer) = self.peers.get_mut(conn.index as usize) else { return 0 };
         let unsent = self.machine.unsent(conn);
         if peer.generation != conn.generation || unsent.is_empty() {
-            return;
+            return 0;
         }
         let input = loop {
             match peer.socket.write(unsent) {
@@ -314,8 +320,10 @@ impl Reactor {
                 Err(error) => break end_of(conn, &error),
             }
         };
+        let written = if let Input::Sent { bytes, .. } = input { bytes } else { 0 };
         self.machine.handle(now, input).expect("a known connection");
         self.read_again(conn);
+        written
     }
 
     /// Reads a peer again from where reading stopped, if the machine allows it.
@@ -329,9 +337,18 @@ impl Reactor {
     }
 
     fn execute(&mut self, now: Instant) {
+        self.is_write_left = false;
+        let mut budget = WRITE_BYTES_PER_ITERATION;
         while let Some(output) = self.machine.poll_output() {
             match output {
-                Output::Transmit { conn } => self.write(now, conn),
+                Output::Transmit { conn } => {
+                    budget = budget.saturating_sub(self.write(now, conn));
+                    if budget == 0 {
+                        // Sockets are read before the rest is written.
+                        self.is_write_left = true;
+                        return;
+                    }
+                }
                 Output::Close { conn } => self.drop_peer(conn),
                 Output::Read { conn } => self.read_again(conn),
                 Output::Event(event) => (self.observer)(&event),

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Sends a server requests that cost much, and measures what they cost the server and its other clients.
+
+Each row starts a server of its own. Beside the costly client, another one adds to a counter all the time: its longest
+round trip shows how long the server was busy in one turn. CPU time and memory are those of the server's process.
+
+Exit code: 0 when every row is within its bar, 1 when one is not.
+"""
+
+import argparse
+import os
+import re
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from programs import REPOSITORY, die_with_parent, memory_kib, stop
+
+MIB = 1 << 20
+TICKS = os.sysconf("SC_CLK_TCK")
+# The last bytes of keys for which the product of a fast hash becomes 0.
+COLLIDING = bytes.fromhex("170947b5b5d5843f")
+
+
+def text(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
+
+
+class Client:
+    def __init__(self, port: int, greeting: bytes):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.sendall(greeting)
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def read(self, count: int) -> bytes:
+        parts = []
+        while count > 0:
+            part = self.socket.recv(min(count, MIB))
+            if not part:
+                raise SystemExit("the server closed a connection")
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class C10d(Client):
+    def __init__(self, port: int):
+        super().__init__(port, struct.pack("<BI", 0, 0x3C85F7CE))
+
+    def add(self, key: bytes, delta: int) -> int:
+        self.send(b"\x04" + text(key) + struct.pack("<q", delta))
+        return struct.unpack("<q", self.read(8))[0]
+
+    def set(self, key: bytes, value: bytes) -> None:
+        self.send(b"\x01" + text(key) + text(value))
+
+    def append(self, key: bytes, value: bytes) -> None:
+        self.send(b"\x09" + text(key) + text(value))
+
+    def multi_set(self, keys: list[bytes]) -> None:
+        self.send(b"\x0b" + struct.pack("<Q", len(keys)) + b"".join(text(key) + text(b"") for key in keys))
+
+
+class Native(Client):
+    """A session without a grace period."""
+
+    def __init__(self, port: int, name: bytes):
+        body = struct.pack("<HHQQ16sIII", 1, 1, 0, 0, bytes(16), 0, 0, 0) + text(name) + text(b"")
+        super().__init__(port, b"RDZV" + self.frame(0x0001, 0, body))
+        self.frames()
+
+    @staticmethod
+    def frame(kind: int, request: int, body: bytes) -> bytes:
+        return struct.pack("<IHHQQ", len(body), kind, 0, request, 0) + body
+
+    def ask(self, kind: int, request: int, body: bytes) -> None:
+        self.send(self.frame(kind, request, body))
+
+    def frames(self) -> tuple[int, bytes]:
+        """Reads one frame: its kind and body."""
+        length, kind, _, _, _ = struct.unpack("<IHHQQ", self.read(24))
+        return kind, self.read(length)
+
+
+class Server:
+    def __init__(self, rdzv: Path):
+        self.process = subprocess.Popen([rdzv, "server", "--bind", "127.0.0.1:0"], stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
+        for line in self.process.stdout:
+            found = re.search(rb"127\.0\.0\.1:(\d+)", line)
+            if found:
+                self.port = int(found[1])
+                break
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def peak_mib(self) -> float:
+        return memory_kib(self.process.pid, "status")["VmHWM"] / 1024
+
+
+def bystander(port: int) -> None:
+    """Adds to a counter until stdin ends, and prints the longest time that this took, in seconds."""
+    client, longest = C10d(port), 0.0
+    client.add(b"/bystander", 1)
+    print("ready", flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        before = time.monotonic()
+        client.add(b"/bystander", 1)
+        longest = max(longest, time.monotonic() - before)
+    print(longest, flush=True)
+
+
+def measured(server: Server, work) -> tuple[float, float]:
+    """Returns the server's CPU time for `work`, and the bystander's longest round trip meanwhile, in seconds."""
+    other = subprocess.Popen([sys.executable, __file__, "--bystander", str(server.port)], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, preexec_fn=die_with_parent)
+    other.stdout.readline()
+    before = server.cpu_seconds()
+    work()
+    spent = server.cpu_seconds() - before
+    longest = float(other.communicate()[0])
+    return spent, longest
+
+
+def colliding_keys(server: Server) -> dict:
+    """One MULTI_SET of keys that collide in a hash which multiplies their last bytes, against one of other keys."""
+    client, times = C10d(server.port), []
+    for tail in (bytes(range(8)), COLLIDING):
+        keys = [struct.pack("<Q", number) + tail for number in range(32_768)]
+        before = time.monotonic()
+        client.multi_set(keys)
+        client.add(b"/done", 1)
+        times.append(time.monotonic() - before)
+    return {"figure": f"{times[1] / times[0]:.2f} times other keys", "ok": times[1] <= 3 * times[0]}
+
+
+def waiting_gets(server: Server) -> dict:
+    """640 native Gets wait for a key; then it gets a value of 8 MiB. Half of the clients read late.
+
+    The wait of another client is also that for the kernel, whose buffers the 5 GiB fill.
+    """
+    clients = [Native(server.port, b"waiting") for _ in range(640)]
+    for client in clients:
+        client.ask(0x0012, 1, struct.pack("<Q", 60_000) + text(b"/k"))
+    writer = C10d(server.port)
+    writer.add(b"/done", 1)
+
+    def work() -> None:
+        writer.set(b"/k", bytes(8 * MIB))
+        for client in clients[::2] + clients[1::2]:
+            client.frames()
+
+    _, longest = measured(server, work)
+    peak = server.peak_mib()
+    return {"figure": f"{peak:.0f} MiB at most; another client waited {longest * 1000:.0f} ms",
+            "ok": peak <= 2048 * 1.1 and longest <= 1}
+
+
+def appends(server: Server) -> dict:
+    """10,000 appends of a byte to a value of 256 MiB and to a short one, after a native session was opened."""
+    native, client, times = Native(server.port, b"any"), C10d(server.port), []
+    for _ in range(32):
+        client.append(b"/long", bytes(8 * MIB))
+    for key in (b"/short", b"/long"):
+        client.add(b"/done", 1)
+        before = server.cpu_seconds()
+        for _ in range(10_000):
+            client.append(key, b"x")
+        client.add(b"/done", 1)
+        times.append(max(server.cpu_seconds() - before, 1 / TICKS))
+    native.close()
+    return {"figure": f"{times[1] / times[0]:.1f} times a short value", "ok": times[1] <= 20 * times[0]}
+
+
+def prefix(server: Server) -> dict:
+    """A DeletePrefix of a million keys."""
+    client, native = C10d(server.port), Native(server.port, b"any")
+    for start in range(0, 1_000_000, 50_000):
+        client.multi_set([b"/p/%d" % number for number in range(start, start + 50_000)])
+    client.add(b"/done", 1)
+
+    def work() -> None:
+        native.ask(0x001F, 1, text(b"/p/"))
+        native.frames()
+
+    spent, longest = measured(server, work)
+    return {"figure": f"{spent:.2f} s of CPU; another client waited {longest * 1000:.1f} ms", "ok": longest <= 0.05}
+
+
+def watches(server: Server) -> dict:
+    """20,000 requests for watches from the oldest change of a full history on."""
+    native, client = Native(server.port, b"any"), C10d(server.port)
+    for start in range(0, 66_000, 6_000):
+        client.multi_set([b"/h/%d" % number for number in range(start, start + 6_000)])
+    client.add(b"/done", 1)
+    first = client.add(b"/done", 1)
+    assert first
+
+    def work() -> None:
+        ask = (native.frame(0x0023, number, text(b"/none/%d" % number) + struct.pack("<Q", 600))
+               for number in range(1, 20_001))
+        data = b"".join(ask)
+        threading.Thread(target=native.send, args=(data,), daemon=True).start()
+        for _ in range(20_000):
+            native.frames()
+
+    spent, longest = measured(server, work)
+    return {"figure": f"{spent:.2f} s of CPU; another client waited {longest * 1000:.1f} ms", "ok": longest <= 0.05}
+
+
+ROWS = [colliding_keys, waiting_gets, appends, prefix, watches]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rdzv", type=Path, default=REPOSITORY / "target/release/rdzv", help="our server's binary")
+    parser.add_argument("--rows", default="", metavar="REGEX", help="only rows whose name matches")
+    parser.add_argument("--bystander", type=int, metavar="PORT", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.bystander:
+        bystander(options.bystander)
+        return 0
+    print("| input | measured | verdict |\n|---|---|---|")
+    failed = 0
+    for row in ROWS:
+        if not re.search(options.rows, row.__name__):
+            continue
+        server = Server(options.rdzv)
+        try:
+            outcome = row(server)
+        finally:
+            stop(server.process)
+        failed += not outcome["ok"]
+        print(f"| {row.__name__} | {outcome['figure']} | {'pass' if outcome['ok'] else 'FAIL'} |", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
