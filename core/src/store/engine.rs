@@ -34,7 +34,7 @@ use native::Extras;
 use slot::SlotId;
 use slots::Slots;
 use value::Value;
-use waits::Waits;
+use waits::{WaitKind, Waits};
 
 /// Answer to a request.
 #[derive(Debug)]
@@ -79,8 +79,8 @@ pub enum Readiness {
 pub struct Applied<'a> {
     /// The answer to the requester.
     pub answer: Answer<'a>,
-    /// Waiters whose wait or barrier this request ended, in order of arrival. A waiter is listed once for each of
-    /// its waits. Their replies must be sent before `answer`.
+    /// Waiters whose wait or barrier this request ended, in order of arrival, native requests first. A waiter is listed
+    /// once for each of its waits. Their replies must be sent before `answer`.
     pub released: &'a [WaiterId],
 }
 
@@ -395,6 +395,10 @@ impl Engine {
     }
 
     fn wait(&mut self, waiter: WaiterId, keys: Keys<'_>) -> Result<Answer<'static>, ApplyError> {
+        let kind = match waiter {
+            WaiterId::Conn(_) => WaitKind::Item,
+            WaiterId::Request(_) => WaitKind::Presence,
+        };
         let mut wait = None;
         for key in keys.iter() {
             if self.slots.is_ready(contiguous_key(key, &mut self.joined)) {
@@ -411,7 +415,7 @@ impl Engine {
                     self.waits
                         .check_capacity(waiter, keys.len(), &self.limits)
                         .map_err(ApplyError::TooManyWaits)?;
-                    *wait.insert(self.waits.open(waiter))
+                    *wait.insert(self.waits.open(waiter, kind))
                 }
             };
             let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
@@ -435,7 +439,7 @@ impl Engine {
             self.wake_all(slot);
             return Ok(Answer::Released);
         }
-        let wait = self.waits.open(waiter);
+        let wait = self.waits.open(waiter, WaitKind::Item);
         self.waits.register(wait, slot, &mut self.slots);
         Ok(Answer::Parked)
     }
@@ -448,7 +452,10 @@ impl Engine {
         if !self.slots.is_present(slot) {
             self.slots[slot].revision = self.revision;
         }
+        let before = self.waits.registrations();
+        self.waits.satisfy_presence(slot, &mut self.slots, &mut self.released);
         self.waits.release_first(slot, &mut self.slots, &mut self.released);
+        self.count_work((before - self.waits.registrations()) as u64);
         Ok(Answer::Nothing)
     }
 

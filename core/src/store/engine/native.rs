@@ -7,6 +7,7 @@ use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
 use super::leases::{LeaseError, LeaseId, Leases};
 use super::slot::SlotId;
 use super::value::Value;
+use super::waits::WaitKind;
 use super::{ApplyError, Engine, KeyList, contiguous_key, cost, number};
 use crate::ids::WaiterId;
 use crate::limits::{HistoryLimits, KEY_COST_BYTES};
@@ -245,9 +246,20 @@ impl Engine {
         self.capacity_to_replace(key, 0)?;
         self.waits.check_capacity(waiter, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
         let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
-        let wait = self.waits.open(waiter);
+        let wait = self.waits.open(waiter, WaitKind::Item);
         self.waits.register(wait, slot, &mut self.slots);
         Ok(())
+    }
+
+    /// Releases the next waiter for an item of a queue that has one. Call it when a released waiter takes none.
+    pub fn pass_on(&mut self, key: Key<'_>) -> &[WaiterId] {
+        self.released.clear();
+        if let Some(slot) = self.slots.find(contiguous_key(key, &mut self.joined))
+            && self.slots.queue_len(slot) > 0
+        {
+            self.waits.release_first(slot, &mut self.slots, &mut self.released);
+        }
+        &self.released
     }
 
     /// Refuses a request that changes fenced keys. Not inlined: only a store with fences calls it.

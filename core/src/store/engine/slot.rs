@@ -22,16 +22,18 @@ pub(super) struct Slot {
 /// Null index of a list of registrations.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// List of the registrations with one key, oldest first.
+/// List of the registrations with one key: first those for its presence, then those for an item, each oldest first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitList {
     pub(super) head: u32,
     pub(super) tail: u32,
+    /// Last of the registrations for the presence of the key.
+    pub(super) presence_tail: u32,
 }
 
 impl Default for WaitList {
     fn default() -> Self {
-        Self { head: NONE, tail: NONE }
+        Self { head: NONE, tail: NONE, presence_tail: NONE }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Pending waits. A wait is registered with each of its missing keys. The registrations of a key form a list in
-//! order of arrival; those of a wait form a chain, so that a wait that ends leaves all lists at once.
+//! order of arrival, those that take no item first; those of a wait form a chain, so that a wait that ends leaves all lists at once.
 
 use super::slot::{NONE, SlotId, WaitList};
 use super::slots::Slots;
@@ -8,9 +8,20 @@ use crate::limits::EngineLimits;
 use alloc::vec::Vec;
 use slab::Slab;
 
+/// What ends a wait besides a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitKind {
+    /// Any item of the queue. The waiter takes none, so one item ends all these waits.
+    Presence,
+    /// An item that the waiter may take, so one item ends one of these waits. A c10d client waits before it takes an
+    /// item, and its WAIT does not say for what.
+    Item,
+}
+
 #[derive(Debug)]
 struct Wait {
     waiter: WaiterId,
+    kind: WaitKind,
     /// Number of keys that have not been set yet.
     missing: u32,
     /// First of the chain of this wait's registrations.
@@ -71,9 +82,10 @@ impl Waits {
         if count >= limits.waits_per_connection_max { Err(limits.waits_per_connection_max) } else { Ok(()) }
     }
 
-    pub(super) fn open(&mut self, waiter: WaiterId) -> u32 {
+    pub(super) fn open(&mut self, waiter: WaiterId, kind: WaitKind) -> u32 {
         let next_of_waiter = self.newest(waiter);
-        let wait = as_link(self.waits.insert(Wait { waiter, missing: 0, first: NONE, next_of_waiter }));
+        let opened = Wait { waiter, kind, missing: 0, first: NONE, next_of_waiter };
+        let wait = as_link(self.waits.insert(opened));
         let (table, table_index) = self.locate(waiter);
         if table.len() <= table_index {
             table.resize(table_index + 1, NONE);
@@ -97,23 +109,34 @@ impl Waits {
         }
     }
 
-    /// Appends a registration to the list of a key.
+    /// Adds a registration to the list of a key, after those of its kind.
     pub(super) fn register(&mut self, wait: u32, slot: SlotId, slots: &mut Slots) {
         let list = &mut slots[slot].waiters;
-        let next_of_wait = self.waits[wait as usize].first;
+        let Wait { kind, first: next_of_wait, .. } = self.waits[wait as usize];
+        let (previous, next) = match (kind, list.presence_tail) {
+            (WaitKind::Item, _) => (list.tail, NONE),
+            (WaitKind::Presence, NONE) => (NONE, list.head),
+            (WaitKind::Presence, tail) => (tail, self.registrations[tail as usize].next),
+        };
         let id = as_link(self.registrations.insert(Registration {
             wait,
             slot,
-            previous: list.tail,
-            next: NONE,
+            previous,
+            next,
             previous_of_wait: NONE,
             next_of_wait,
         }));
-        match list.tail {
+        match previous {
             NONE => list.head = id,
-            tail => self.registrations[tail as usize].next = id,
+            previous => self.registrations[previous as usize].next = id,
         }
-        list.tail = id;
+        match next {
+            NONE => list.tail = id,
+            next => self.registrations[next as usize].previous = id,
+        }
+        if kind == WaitKind::Presence {
+            list.presence_tail = id;
+        }
         if next_of_wait != NONE {
             self.registrations[next_of_wait as usize].previous_of_wait = id;
         }
@@ -130,8 +153,16 @@ impl Waits {
         }
     }
 
-    /// Releases the oldest wait that misses no other key, after an item was queued. The waits before it have seen
-    /// the item too, and keep waiting for their other keys.
+    /// Ends the waits for the presence of a key, after an item was queued. Those that miss other keys keep waiting for
+    /// them.
+    pub(super) fn satisfy_presence(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<WaiterId>) {
+        while slots[slot].waiters.presence_tail != NONE {
+            self.satisfy_oldest(slot, slots, released);
+        }
+    }
+
+    /// Releases the oldest wait for an item that misses no other key. The waits before it have seen the item too, and
+    /// keep waiting for their other keys.
     pub(super) fn release_first(&mut self, slot: SlotId, slots: &mut Slots, released: &mut Vec<WaiterId>) {
         let before = released.len();
         while released.len() == before && !slots[slot].waiters.is_empty() {
@@ -153,6 +184,10 @@ impl Waits {
     fn unlink(&mut self, id: u32, slots: &mut Slots) -> u32 {
         let removed = self.registrations.remove(id as usize);
         let list = &mut slots[removed.slot].waiters;
+        if list.presence_tail == id {
+            // What precedes it in the list is of the same kind.
+            list.presence_tail = removed.previous;
+        }
         match removed.previous {
             NONE => list.head = removed.next,
             previous => self.registrations[previous as usize].next = removed.next,

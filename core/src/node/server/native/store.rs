@@ -1,7 +1,7 @@
 //! Store requests of native clients, both those that are answered at once and those that wait.
 
 use super::jobs::Job;
-use super::waiting::{Awaited, Pending};
+use super::waiting::{Awaited, Pending, Waiting};
 use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis, removed_frame};
 use crate::ids::WaiterId;
 use crate::node::server::event::CloseReason;
@@ -11,7 +11,6 @@ use crate::store::engine::{Answer, ApplyError, Engine, KeptValue, PrefixRemoved,
 use crate::store::op::{Key, Keys, Request};
 use crate::wire::native::{Batched, ClientFrame, Fault, FaultCode, Found, List, Message, ServerFrame};
 use alloc::borrow::Cow;
-use alloc::collections::VecDeque;
 use core::fmt::Write as _;
 
 /// Most keys that an error names.
@@ -61,8 +60,7 @@ impl Native {
                 match applied {
                     Ok(applied) => {
                         let holds = applied.holds;
-                        Released { conns: context.conns, requests: &mut self.waiting.released }
-                            .note(applied.released);
+                        Released { conns: context.conns, requests: &mut self.waiting }.note(applied.released);
                         let revision = context.engine.revision();
                         self.answer(context, request, &ServerFrame::Outcome { holds, revision });
                     }
@@ -163,7 +161,7 @@ impl Native {
         // None of these requests waits, so the waiter's index is never used.
         let applied = context.engine.apply(WaiterId::Request(u32::MAX), &request);
         let applied = applied.map_err(|error| fault_of(&error))?;
-        Released { conns: context.conns, requests: &mut self.waiting.released }.note(applied.released);
+        Released { conns: context.conns, requests: &mut self.waiting }.note(applied.released);
         let outcome = match applied.answer {
             Answer::Number(number) => Outcome::Number(number),
             Answer::Readiness(readiness) => {
@@ -351,18 +349,18 @@ impl Native {
 
     /// Notes that the store has ended the wait of this request.
     pub(in crate::node::server) fn released(&mut self, index: u32) {
-        self.waiting.released.push_back(index);
+        self.waiting.release(index);
     }
 
     pub(in crate::node::server) fn has_released(&self) -> bool {
-        !self.waiting.released.is_empty()
+        self.waiting.has_released()
     }
 
     /// Answers the requests whose waits have ended. If the value has been removed again by then, the request continues
     /// to wait.
     pub(in crate::node::server) fn serve_released(&mut self, context: &mut ServerContext<'_>) {
-        while !self.waiting.released.is_empty() && !context.is_turn_over() {
-            let Some(index) = self.waiting.released.pop_front() else { return };
+        while self.waiting.has_released() && !context.is_turn_over() {
+            let Some(index) = self.waiting.next_released() else { return };
             let Some(pending) = self.unpark(index) else { continue };
             context.turn.subtract(ANSWER_WORK + pending.keys().len() as u64);
             let request = pending.request;
@@ -403,8 +401,7 @@ impl Native {
         while !context.is_turn_over()
             && let Some(index) = self.waiting.expired(context.now)
         {
-            context.engine.forget_waits(WaiterId::Request(index));
-            let Some(pending) = self.unpark(index) else { continue };
+            let Some(pending) = self.give_up(context, index) else { continue };
             let (request, timeout_ms) = (pending.request, pending.timeout_ms);
             match pending.what {
                 Awaited::Item => {
@@ -419,22 +416,34 @@ impl Native {
 
     pub(super) fn cancel_wait(&mut self, context: &mut ServerContext<'_>, request: RequestId) -> bool {
         let Some(index) = self.waiting.find(request) else { return false };
-        context.engine.forget_waits(WaiterId::Request(index));
-        self.unpark(index).is_some()
+        self.give_up(context, index).is_some()
     }
 
     pub(super) fn end_waits(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
         while let Some(index) = self.waiting.of_session(session) {
-            context.engine.forget_waits(WaiterId::Request(index));
-            self.unpark(index);
+            self.give_up(context, index);
         }
+    }
+
+    /// Removes a request that no longer waits, although nothing has answered it. If the store has released it to take
+    /// an item, the next waiter is released instead.
+    fn give_up(&mut self, context: &mut ServerContext<'_>, index: u32) -> Option<Pending> {
+        context.engine.forget_waits(WaiterId::Request(index));
+        let pending = self.unpark(index)?;
+        if pending.is_released
+            && let (Awaited::Item, Some(key)) = (&pending.what, pending.keys().iter().next())
+        {
+            let released = context.engine.pass_on(key);
+            Released { conns: context.conns, requests: &mut self.waiting }.note(released);
+        }
+        Some(pending)
     }
 }
 
 /// Destinations of the waiters that a request has released.
 struct Released<'r> {
     conns: &'r mut super::Conns,
-    requests: &'r mut VecDeque<u32>,
+    requests: &'r mut Waiting,
 }
 
 impl Released<'_> {
@@ -442,7 +451,7 @@ impl Released<'_> {
         for &waiter in released {
             match waiter {
                 WaiterId::Conn(conn) => self.conns.release(conn),
-                WaiterId::Request(index) => self.requests.push_back(index),
+                WaiterId::Request(index) => self.requests.release(index),
             }
         }
     }

@@ -295,6 +295,29 @@ fn a_connection_that_opens_otherwise_is_closed_with_a_word_where_there_is_one() 
 }
 
 #[test]
+fn one_push_ends_all_that_wait_for_the_queue_and_one_pop() {
+    let mut rig = rig();
+    let conns: Vec<ConnId> = (0..6).map(|index| rig.open(index, "n")).collect();
+    let keys: [&[u8]; 2] = [b"/q", b"/k"];
+    let wait = |count| ClientFrame::Wait { timeout_ms: 1000, keys: Keys::scoped(b"", &keys[..count]) };
+    let pop = ClientFrame::QueuePop { timeout_ms: 1000, key: key("/q") };
+    for (&conn, frame) in conns.iter().zip([wait(1), pop, wait(2), pop, wait(1)]) {
+        assert!(rig.wanted(conn, 1, &frame).is_empty());
+    }
+    let got = |rig: &mut Rig| conns.iter().map(|&conn| rig.lines(conn).join(";")).collect::<Vec<_>>();
+    let (push, set) = (
+        |value| ClientFrame::QueuePush { key: key("/q"), value },
+        ClientFrame::Set { key: key("/k"), value: b"v" },
+    );
+    rig.ask(conns[5], 1, &push(b"a"));
+    assert_eq!(got(&mut rig), ["1 Done", "1 Popped 1 a", "", "", "1 Done", "1 Done"]);
+    rig.ask(conns[5], 2, &push(b"b"));
+    assert_eq!(got(&mut rig), ["", "", "", "1 Popped 1 b", "", "2 Done"]);
+    rig.ask(conns[5], 3, &set);
+    assert_eq!(got(&mut rig), ["", "", "1 Done", "", "", "3 Done"]);
+}
+
+#[test]
 fn each_request_to_the_store_is_answered_as_specified() {
     let mut rig = rig();
     let conn = rig.open(0, "n");

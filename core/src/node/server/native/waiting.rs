@@ -28,6 +28,8 @@ pub(super) struct Pending {
     pub(super) timeout_ms: u64,
     pub(super) deadline: Instant,
     pub(super) what: Awaited,
+    /// Whether the store has ended its wait.
+    pub(super) is_released: bool,
     count: usize,
     packed: Vec<u8>,
 }
@@ -45,7 +47,7 @@ impl Pending {
             packed.extend_from_slice(&(key.len() as u64).to_le_bytes());
             key.pieces().into_iter().for_each(|part| packed.extend_from_slice(part));
         }
-        Self { request, timeout_ms, deadline, what, count: keys.len(), packed }
+        Self { request, timeout_ms, deadline, what, is_released: false, count: keys.len(), packed }
     }
 
     /// Returns the bytes that the session is charged for the request.
@@ -64,8 +66,9 @@ pub(super) struct Waiting {
     slots: Slab<Pending>,
     of_request: Index<(SessionId, u64), u32>,
     deadlines: Set<(Instant, u32)>,
-    /// Requests whose wait the store has ended and which the server has not looked at yet.
-    pub(super) released: VecDeque<u32>,
+    /// Requests whose wait the store has ended and which the server has not looked at yet. Some may have been removed
+    /// since, and another request may have the index: `next_released` skips those.
+    released: VecDeque<u32>,
 }
 
 impl Waiting {
@@ -77,6 +80,7 @@ impl Waiting {
 
     /// Adds a request at [`Waiting::next_index`].
     pub(super) fn insert(&mut self, pending: Pending) {
+        let pending = Pending { is_released: false, ..pending };
         let index = self.next_index();
         self.of_request.insert(pending.request.key(), index);
         self.deadlines.insert((pending.deadline, index));
@@ -91,6 +95,25 @@ impl Waiting {
             self.slots.shrink_to_fit();
         }
         Some(pending)
+    }
+
+    /// Notes that the store has ended the wait of a request.
+    pub(super) fn release(&mut self, index: u32) {
+        if let Some(pending) = self.slots.get_mut(index as usize) {
+            pending.is_released = true;
+            self.released.push_back(index);
+        }
+    }
+
+    pub(super) fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
+    /// Returns the next request whose wait the store has ended.
+    pub(super) fn next_released(&mut self) -> Option<u32> {
+        let Self { slots, released, .. } = self;
+        let is_it = |index: u32| slots.get(index as usize).is_some_and(|pending| pending.is_released);
+        core::iter::from_fn(|| released.pop_front()).find(|&index| is_it(index))
     }
 
     pub(super) fn find(&self, request: RequestId) -> Option<u32> {

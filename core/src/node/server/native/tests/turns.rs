@@ -104,6 +104,61 @@ fn frames_that_are_parked_are_served_though_their_client_sends_no_more() {
     assert_eq!(rig.closed.get(&conn), Some(&CloseReason::PeerClosed));
 }
 
+/// Returns a rig with the pops of one queue that clients 0 and 1 wait for. A push has released the first, and its turn
+/// ended before it was served.
+fn rig_with_a_released_pop() -> (Rig, ConnId, ConnId) {
+    let mut rig = rig();
+    let (first, second, pusher) = (rig.open(0, "first"), rig.open(1, "second"), rig.open(2, "pusher"));
+    let pop = |timeout_ms| ClientFrame::QueuePop { timeout_ms, key: key("/q") };
+    assert!(rig.wanted(first, 1, &pop(1000)).is_empty());
+    assert!(rig.wanted(second, 1, &pop(60_000)).is_empty());
+    let names: Vec<String> = (0..300).map(|number| format!("/k{number}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    fill(&mut rig, "/k", 300);
+    let requests = [
+        Batched(ClientFrame::Check { keys: Keys::scoped(b"", &names) }),
+        Batched(ClientFrame::QueuePush { key: key("/q"), value: b"item" }),
+    ];
+    rig.ask(pusher, 1, &ClientFrame::Batch { requests: List::new(&requests) });
+    assert!(rig.has_work() && rig.lines(first).is_empty());
+    (rig, first, second)
+}
+
+#[test]
+fn a_released_pop_that_ends_before_it_is_served_leaves_the_item_to_the_next() {
+    // It is cancelled.
+    let (mut rig, first, second) = rig_with_a_released_pop();
+    let cancelled = rig.wanted(first, 2, &ClientFrame::Cancel { request: 1 });
+    assert_eq!(cancelled, ["1 Error Cancelled 0 0 first", "2 Outcome true"]);
+    rig.finish();
+    assert_eq!(rig.lines(second), ["1 Popped 1 item"]);
+    // Its session ends.
+    let (mut rig, first, second) = rig_with_a_released_pop();
+    rig.ask(first, 2, &ClientFrame::Bye {});
+    rig.finish();
+    assert_eq!(rig.lines(second), ["1 Popped 1 item"]);
+    // Its timeout has passed.
+    let (mut rig, first, second) = rig_with_a_released_pop();
+    rig.is_stopped_for(Duration::from_millis(1001));
+    rig.finish();
+    let got = (rig.lines(first).join(";"), rig.lines(second).join(";"));
+    assert!(
+        got == ("1 Error TimedOut 1000 0 /q".into(), "1 Popped 1 item".into())
+            || got == ("1 Popped 1 item".into(), String::new()),
+        "{got:?}"
+    );
+}
+
+#[test]
+fn a_request_does_not_end_because_of_a_released_one_whose_index_it_has() {
+    let (mut rig, first, _) = rig_with_a_released_pop();
+    rig.ask(first, 2, &ClientFrame::Cancel { request: 1 });
+    let none: [&[u8]; 1] = [b"/none"];
+    rig.ask(first, 3, &ClientFrame::Wait { timeout_ms: 60_000, keys: Keys::scoped(b"", &none) });
+    rig.finish();
+    assert_eq!(rig.lines(first), ["1 Error Cancelled 0 0 first", "2 Outcome true"]);
+}
+
 #[test]
 fn many_keys_are_removed_in_turns_and_what_is_set_meanwhile_stays() {
     let mut rig = rig();
