@@ -98,7 +98,8 @@ pub unsafe extern "C" fn rdzv_op_cancel_named_barrier(
 /// Makes the operation watch a key: it reports each change from `from_revision` on; 0: from now on. The
 /// current value is not reported. To know a key and miss no change, watch it first and then read it. Pass
 /// it to `rdzv_watch_new`, or submit it to an event loop. It fails with `RDZV_COMPACTED` if the server no
-/// longer has that revision; the error's `revision` is the oldest that it has.
+/// longer has that revision, or was restarted and has not reached it; the error's `revision` is the oldest
+/// that it has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_watch_key(
     op: *mut rdzv_op,

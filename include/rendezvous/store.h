@@ -555,7 +555,8 @@ rdzv_status rdzv_op_cancel_named_barrier(rdzv_op *op, const uint8_t *key, size_t
 // Makes the operation watch a key: it reports each change from `from_revision` on; 0: from now on. The
 // current value is not reported. To know a key and miss no change, watch it first and then read it. Pass
 // it to `rdzv_watch_new`, or submit it to an event loop. It fails with `RDZV_COMPACTED` if the server no
-// longer has that revision; the error's `revision` is the oldest that it has.
+// longer has that revision, or was restarted and has not reached it; the error's `revision` is the oldest
+// that it has.
 rdzv_status rdzv_op_watch_key(rdzv_op *op, const uint8_t *key, size_t key_len, uint64_t from_revision,
                               rdzv_error **error);
 

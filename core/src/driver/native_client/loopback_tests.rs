@@ -391,6 +391,16 @@ impl Cut {
 }
 
 #[test]
+fn a_watch_from_a_revision_that_the_server_has_not_reached_says_so() {
+    let server = server();
+    let client = session_of(server.port(), "n0", SOON);
+    let Err(error) = client.watch_key(b"k", 1 << 62, WHILE) else { panic!("it waits for that revision") };
+    assert_eq!(error.kind(), ErrorKind::Compacted);
+    assert!(error.oldest_revision().is_some_and(|oldest| oldest < 1 << 62));
+    assert!(error.to_string().contains("the server may have been restarted"), "{error}");
+}
+
+#[test]
 fn within_the_grace_a_broken_connection_costs_nothing() {
     let server = server();
     let cut = Cut::before(&server);

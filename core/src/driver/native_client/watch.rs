@@ -278,7 +278,8 @@ impl NativeClient {
     /// Watches a key: returns each change from `from_revision` on (0: from now on).
     ///
     /// # Errors
-    /// [`crate::error::ErrorKind::Compacted`] when the server does not remember that revision any more.
+    /// [`crate::error::ErrorKind::Compacted`] when the server does not remember that revision any more, or when it was
+    /// restarted and has not reached it.
     pub fn watch_key(&self, key: &[u8], from_revision: u64, timeout: Timeout) -> Result<Watch, NativeError> {
         self.watch(key, &NativeRequest::WatchKey { key, from_revision }, timeout)
     }

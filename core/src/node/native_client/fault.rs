@@ -98,6 +98,10 @@ impl fmt::Display for Describe<'_> {
             }
             C::RequestForgotten => f.write_str("the server no longer has the answer")?,
             C::StaleRound => write!(f, "round {first} is over; the current one is {second}")?,
+            C::Compacted if second > 0 => {
+                write!(f, "the store is at revision {second}, so the server may have been restarted; ")?;
+                write!(f, "the oldest revision that it remembers is {first}")?;
+            }
             C::Compacted => write!(f, "the oldest revision that the server remembers is {first}")?,
             C::ServerStopping => f.write_str("the server is stopping")?,
             C::Other(number) => write!(f, "error {number} ({first}, {second})")?,
@@ -164,6 +168,7 @@ mod tests {
             table += &format!("{code} {:?}: {message}\n", kind_of(code));
             assert_eq!(failure_of(&with_text(code)).kind, kind_of(code));
         }
+        table += &format!("407: {}\n", Describe(Fault::new(FaultCode::Compacted, 3, 0)));
         for number in [150, 250, 350, 450] {
             let code = FaultCode::from_number(number);
             table += &format!("{number} {:?}: {}\n", kind_of(code), Describe(Fault::new(code, 1, 2)));

@@ -43,6 +43,15 @@ pub enum WatchError {
         /// Oldest revision in the history.
         oldest: u64,
     },
+    /// The store has not reached that revision. The caller has it from elsewhere, such as from an earlier start of the
+    /// server.
+    #[error("the store is at revision {revision}")]
+    NotReached {
+        /// Revision of the store.
+        revision: u64,
+        /// Oldest revision in the history.
+        oldest: u64,
+    },
     /// The maximum number of watches is reached.
     #[error("as many watches as allowed ({0})")]
     TooMany(usize),

@@ -300,10 +300,15 @@ impl Engine {
     /// Starts a watch at a revision; 0 means the next one.
     ///
     /// # Errors
-    /// The history does not reach back to the revision, or there are too many watches.
+    /// The history does not reach back to the revision, the store has not reached the one before it, or there are too
+    /// many watches.
     pub fn watch(&mut self, what: Watched<'_>, from_revision: u64) -> Result<WatchId, WatchError> {
         let next = self.revision + 1;
         let Some(extras) = &mut self.extras else { return Err(WatchError::Compacted { oldest: next }) };
+        if from_revision > next {
+            let oldest = extras.history.oldest;
+            return Err(WatchError::NotReached { revision: self.revision, oldest });
+        }
         let watch = extras.history.watch(what, if from_revision == 0 { next } else { from_revision });
         let work = extras.history.take_work();
         self.count_work(work);

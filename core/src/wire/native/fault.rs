@@ -79,7 +79,7 @@ open_choice! {
         /// The round has ended: keys in its namespace can no longer be changed. `first` is the round, `second` the
         /// current one.
         406 StaleRound: "StaleRound",
-        /// The history begins at revision `first`.
+        /// The history begins at revision `first`. If the store has not reached the requested one, `second` is its revision.
         407 Compacted: "Compacted",
         /// The run is closed; `text` names the node that closed it.
         408 RunClosed: "RunClosed",

@@ -105,6 +105,7 @@ impl Native {
         }
         let watch = begun.map_err(|error| match error {
             WatchError::Compacted { oldest } => Fault::new(FaultCode::Compacted, oldest, 0),
+            WatchError::NotReached { revision, oldest } => Fault::new(FaultCode::Compacted, oldest, revision),
             WatchError::TooMany(limit) => {
                 Fault { text: b"watches", ..Fault::new(FaultCode::TooMany, limit as u64, 0) }
             }
@@ -147,7 +148,7 @@ impl Native {
                 None
             }
             Err(WatchError::Compacted { oldest }) => Some(oldest),
-            Err(WatchError::TooMany(_) | WatchError::Unknown) => Some(0),
+            Err(WatchError::NotReached { .. } | WatchError::TooMany(_) | WatchError::Unknown) => Some(0),
         };
         if let Some(oldest) = is_behind_window {
             self.end_watch(context, watch);
