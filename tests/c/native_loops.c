@@ -58,6 +58,10 @@ void loops_have_native_stores(void) {
   // All that every store does.
   SUBMIT(store, op, -1, rdzv_op_set(op, TEXT("k"), TEXT("v"), &error));
   await_success_of(loop, op);
+  const rdzv_bytes keys[] = {BYTES("k")};
+  SUBMIT(store, op, -1, rdzv_op_read(op, keys, 1, &error));
+  const uint64_t began = await_success_of(loop, op).revisions[0];
+  CHECK(began > 0);
   SUBMIT(store, op, -1, rdzv_op_get(op, TEXT("k"), &error));
   CHECK_VALUE(await_success_of(loop, op), "v");
   const struct failure unsupported = {.status = RDZV_UNSUPPORTED};
@@ -66,8 +70,8 @@ void loops_have_native_stores(void) {
   SUBMIT_FAILS_LIKE(unsupported, store, op, rdzv_op_next_rendezvous(op, &error));
 
   // A watch from a revision on, until it is cancelled.
-  SUBMIT(store, watch, -1, rdzv_op_watch_key(watch, TEXT("k"), 1, &error));
-  begins(loop, watch, 1);
+  SUBMIT(store, watch, -1, rdzv_op_watch_key(watch, TEXT("k"), began, &error));
+  begins(loop, watch, began);
   next_is(loop, watch, "k", "v");
   FAILS(RDZV_REENTRANT, rdzv_op_ping(watch, &error));
   OK(rdzv_loop_cancel(loop, watch, &error));

@@ -77,7 +77,7 @@ impl Server {
             now: Instant::ORIGIN,
             paused: Duration::ZERO,
             pause_detector: PauseDetector::new(Instant::ORIGIN, Poller::Thread),
-            engine: Engine::new(limits.engine, instance.hash_key),
+            engine: Engine::new(limits.engine, instance.hash_key).at_revision(instance.first_revision),
             conns: Conns::default(),
             deadlines: Deadlines::default(),
             closes: VecDeque::new(),

@@ -153,7 +153,7 @@ pub struct Engine {
     released: Vec<WaiterId>,
     /// Buffer to join a key that is in several pieces.
     joined: Vec<u8>,
-    /// Number of changes so far.
+    /// Revision of the last change.
     revision: u64,
     limits: EngineLimits,
     /// Work since [`Engine::take_work`] was last called.
@@ -180,7 +180,14 @@ impl Engine {
         }
     }
 
-    /// Returns the revision of the store: the number of changes so far.
+    /// Returns this store, which is empty, at another revision than 0.
+    #[must_use]
+    pub const fn at_revision(mut self, revision: u64) -> Self {
+        self.revision = revision;
+        self
+    }
+
+    /// Returns the revision of the store. It grows by one with each change.
     pub const fn revision(&self) -> u64 {
         self.revision
     }

@@ -67,7 +67,9 @@ pub(super) const fn incarnation(epoch: u32) -> u64 {
 }
 
 fn instance(sim_rng: &mut SimRng, epoch: u32) -> ServerInstance {
-    ServerInstance { incarnation: incarnation(epoch), ..ServerInstance::from_seed(sim_rng.seed()) }
+    let first_revision = u64::from(epoch) << 40;
+    let seeded = ServerInstance::from_seed(sim_rng.seed());
+    ServerInstance { incarnation: incarnation(epoch), first_revision, ..seeded }
 }
 
 impl Host {

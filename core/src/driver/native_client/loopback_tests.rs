@@ -393,11 +393,24 @@ impl Cut {
 #[test]
 fn a_watch_from_a_revision_that_the_server_has_not_reached_says_so() {
     let server = server();
-    let client = session_of(server.port(), "n0", SOON);
+    let client = session_of(server.local_addr().port(), "n0", SOON);
     let Err(error) = client.watch_key(b"k", 1 << 62, WHILE) else { panic!("it waits for that revision") };
     assert_eq!(error.kind(), ErrorKind::Compacted);
     assert!(error.oldest_revision().is_some_and(|oldest| oldest < 1 << 62));
     assert!(error.to_string().contains("the server may have been restarted"), "{error}");
+}
+
+#[test]
+fn a_restarted_server_uses_no_revision_of_the_one_before() {
+    let revision = || {
+        let server = server();
+        let client = session_of(server.local_addr().port(), "n0", SOON);
+        Store::over(Arc::new(client.clone())).set(b"k", b"v", WHILE).expect("set");
+        let watch = client.watch_key(b"k", 0, WHILE).expect("begun");
+        watch.revision()
+    };
+    let (before, after) = (revision(), revision());
+    assert!(before > 0 && after > before + 1_000, "{before} and {after}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! write.
 
 use crate::driver::channel::Receiver;
-use crate::driver::clock::Clock;
+use crate::driver::clock::{Clock, since_1970};
 use crate::driver::random::random;
 use crate::driver::socket::is_newcomers_fault;
 use crate::ids::ConnId;
@@ -405,6 +405,9 @@ fn instance() -> node::ServerInstance {
         hash_key: u128::from_le_bytes(random()),
         // A client that knows no server yet sends 0.
         incarnation: u64::from_le_bytes(random()).max(1),
+        // A server makes less than one change in a nanosecond, so one that is started later begins above all its
+        // revisions, unless the host's clock was set back. The year 2262 is the last one that fits into an `i64`.
+        first_revision: u64::try_from(since_1970().as_nanos()).unwrap_or(u64::MAX >> 1),
         token_key: random(),
     }
 }

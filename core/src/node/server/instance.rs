@@ -12,6 +12,9 @@ pub struct ServerInstance {
     pub hash_key: u128,
     /// Identifies this start of the server. No two starts may share a value, and 0 is reserved.
     pub incarnation: u64,
+    /// Revision of the empty store. It must be above all revisions of earlier starts, so that no request which names one
+    /// of those means a change of this start.
+    pub first_revision: u64,
     /// Secret from which session tokens are derived. A process that knows it can take over any session, so it must come
     /// from the system's entropy source.
     pub token_key: [u8; 16],
@@ -27,7 +30,8 @@ impl ServerInstance {
         token_key[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
         token_key[8..].copy_from_slice(&rng.next_u64().to_le_bytes());
         // A client that has not met a server yet sends incarnation 0.
-        Self { hash_key: rng.next_u64().into(), incarnation: rng.next_u64().max(1), token_key }
+        let (hash_key, incarnation) = (rng.next_u64().into(), rng.next_u64().max(1));
+        Self { hash_key, incarnation, first_revision: 0, token_key }
     }
 
     /// Returns the token for the HELLO with this number. The server counts them from 1.

@@ -173,6 +173,7 @@ impl Rig {
 }
 
 mod bounds;
+mod restarts;
 mod rounds;
 mod turns;
 
@@ -487,21 +488,6 @@ fn a_watch_tells_of_changes_whoever_makes_them() {
         ["1 WatchOver { why: Cancelled, oldest: 0 }", "4 Outcome true"]
     );
     assert_eq!(rig.wanted(conn, 5, &ClientFrame::Set { key: key("/w/c"), value: b"" }), ["5 Done"]);
-}
-
-#[test]
-fn a_watch_from_a_revision_that_the_store_has_not_reached_is_refused() {
-    let mut rig = rig();
-    let conn = rig.open(0, "n");
-    for id in 1..=3 {
-        rig.ask(conn, id, &ClientFrame::Add { key: key("/k"), delta: 1 });
-    }
-    rig.lines(conn);
-    let watch_key = |from_revision| ClientFrame::WatchKey { key: key("/k"), from_revision };
-    let watch_prefix = |from_revision| ClientFrame::WatchPrefix { prefix: key("/"), from_revision };
-    assert_eq!(rig.wanted(conn, 4, &watch_key(5000)), ["4 Error Compacted 1 3 "]);
-    assert_eq!(rig.wanted(conn, 5, &watch_prefix(5)), ["5 Error Compacted 1 3 "]);
-    assert_eq!(rig.wanted(conn, 6, &watch_key(4)), ["6 Done"], "the next one may be watched");
 }
 
 #[test]
