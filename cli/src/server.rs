@@ -103,7 +103,9 @@ pub(crate) fn run(arguments: &ServerArguments, configuration: &Configuration) ->
     }
     if style.includes(LogLevel::Info) {
         let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();
-        let message = format!("version {} listens on {}", env!("CARGO_PKG_VERSION"), addresses.join(", "));
+        let (version, incarnation) = (env!("CARGO_PKG_VERSION"), server.incarnation());
+        let message =
+            format!("version {version}, incarnation {incarnation:016x}, listens on {}", addresses.join(", "));
         log.lines.try_send(style.configuration(&message, configuration)).ok();
     }
     // The parent process waits for the first line. A closed stdout does not end the server.

@@ -48,6 +48,15 @@ pub unsafe extern "C" fn rdzv_store_new_native(
     })
 }
 
+/// Returns the number that identifies this start of the store's server; `rdzv server` logs it in
+/// hexadecimal. A server that is restarted has another one, and has no keys, rounds, sessions or revisions
+/// of the one before. 0 if the store is not a native one, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdzv_store_incarnation(store: *const rdzv_store) -> u64 {
+    // SAFETY: NULL or valid, as the header requires.
+    unsafe { guard::read(store, 0, |store| store.store.incarnation().unwrap_or(0)) }
+}
+
 /// Converts the end of a barrier: the generation that was released, or the failure.
 pub(crate) fn barrier_end(
     end: BarrierResult,

@@ -116,6 +116,8 @@ class native_store : public store {
     return perform(operation().end_session(), timeout);
   }
 
+  /// The number of this start of its server: a restarted one has another, and nothing of the one before.
+  std::uint64_t incarnation() const noexcept { return rdzv_store_incarnation(c_handle()); }
   /// Waits for a key and reads it. With timeout 0 a missing one is no failure: its revision is 0.
   result<versioned> get_with_revision(std::string_view key, milliseconds timeout = default_timeout) {
     auto found = multi_get_with_revisions({std::string(key)}, timeout);

@@ -354,6 +354,11 @@ rdzv_status rdzv_store_new_cancellable(const rdzv_store *store, const rdzv_cance
 rdzv_status rdzv_store_new_native(const rdzv_context *context, const rdzv_store_options *options,
                                   rdzv_store **out, rdzv_error **error);
 
+// Returns the number that identifies this start of the store's server; `rdzv server` logs it in
+// hexadecimal. A server that is restarted has another one, and has no keys, rounds, sessions or revisions
+// of the one before. 0 if the store is not a native one, or NULL.
+uint64_t rdzv_store_incarnation(const rdzv_store *store);
+
 // -----------------------------------------------------------------------------------------------------------
 // Results of operations.
 // -----------------------------------------------------------------------------------------------------------

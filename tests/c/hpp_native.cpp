@@ -39,6 +39,7 @@ void revisions_and_pages(const rdzv::server& server) {
   rdzv::native_store store = connect(server, "ada");
   CHECK(store.set("a", "1"));  // all that every store does
   const rdzv::versioned first = VALUE(store.get_with_revision("a"));
+  CHECK(store.incarnation() != 0 && store.incarnation() == VALUE(store.clone()).incarnation());
   CHECK(first.value == "1" && first.revision > 0);
   const rdzv::versioned missing = VALUE(store.get_with_revision("none", 0ms));
   CHECK(missing.value.empty() && missing.revision == 0);

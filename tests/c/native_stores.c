@@ -96,6 +96,12 @@ void native_stores_have_revisions_pages_and_prefixes(void) {
   rdzv_server *server = start_server(NULL);
   rdzv_store *store = connect_native(server, "ada", 0);
   CHECK_TEXT(rdzv_store_peer(store), rdzv_server_address(server));
+  rdzv_server *restarted = start_server(NULL);
+  rdzv_store *at_restarted = connect_native(restarted, "ada", 0);
+  CHECK(rdzv_store_incarnation(store) != 0 && rdzv_store_incarnation(NULL) == 0);
+  CHECK(rdzv_store_incarnation(store) != rdzv_store_incarnation(at_restarted));
+  rdzv_store_free(at_restarted);
+  rdzv_server_free(restarted);
 
   // The keys are those of the other protocol.
   rdzv_store *other = connect_store(NULL, rdzv_server_port(server));

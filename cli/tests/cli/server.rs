@@ -28,10 +28,11 @@ fn the_first_line_is_the_address_and_clients_can_connect() {
     assert_eq!(ended.code, 0);
     let [line] = ended.stderr.lines().collect::<Vec<_>>()[..] else { panic!("{}", ended.stderr) };
     let version = env!("CARGO_PKG_VERSION");
-    assert!(
-        line.contains(&format!("Z info rdzv server: version {version} listens on {address}: bind=")),
-        "{line}"
-    );
+    let begin = format!("Z info rdzv server: version {version}, incarnation ");
+    let (_, rest) = line.split_once(&begin).unwrap_or_else(|| panic!("{line}"));
+    let (incarnation, rest) = rest.split_once(", ").unwrap_or_else(|| panic!("{line}"));
+    assert!(incarnation.len() == 16 && u64::from_str_radix(incarnation, 16).is_ok_and(|it| it > 0), "{line}");
+    assert!(rest.starts_with(&format!("listens on {address}: bind=")), "{line}");
     assert!(
         line.contains(" connections_max=1048576 stored_bytes_max=4GiB log=info log_format=text"),
         "{line}"

@@ -45,7 +45,7 @@ use crate::store::op::Key;
 use crate::wire::native::{ClientFrame, Fault, FaultCode, Message, ServerFrame};
 use crate::wire::sink::Length;
 use alloc::sync::Weak;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use inbox::{Inbox, InboxLimit, Last, Weighted};
 use oneshot::RecvTimeoutError;
 use session::Session;
@@ -260,8 +260,8 @@ struct ClientShared {
     was_standby: AtomicBool,
     /// Whether another session joined under the node's name.
     was_replaced: AtomicBool,
-    /// Whether the server has ever greeted the session.
-    has_opened: AtomicBool,
+    /// Incarnation of the server, 0 until it has greeted the session.
+    incarnation: AtomicU64,
     /// Last failed attempt to connect.
     last_try: LastTry,
     /// Inboxes of watches and leases. Dropped ones are skipped.
@@ -275,7 +275,7 @@ impl ClientShared {
             events: Inbox::new(limit),
             was_standby: AtomicBool::new(false),
             was_replaced: AtomicBool::new(false),
-            has_opened: AtomicBool::new(false),
+            incarnation: AtomicU64::new(0),
             last_try: LastTry::default(),
             streams: Mutex::default(),
         }
@@ -479,7 +479,13 @@ impl NativeClient {
 
     /// Returns whether the server has ever greeted this session. If it has not, the server may not know the session.
     pub fn has_opened(&self) -> bool {
-        self.inner.shared.has_opened.load(Ordering::Acquire)
+        self.incarnation().is_some()
+    }
+
+    /// Returns the number that identifies this start of the server, once it has greeted the session. A server that is
+    /// restarted has another one, and knows neither the session nor the rounds and revisions of the one before.
+    pub fn incarnation(&self) -> Option<u64> {
+        Some(self.inner.shared.incarnation.load(Ordering::Acquire)).filter(|&incarnation| incarnation > 0)
     }
 
     /// Returns the last failed attempt to connect, if there was one and there is no connection.

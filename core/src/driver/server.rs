@@ -100,6 +100,7 @@ type FailureCell = Arc<OnceLock<ServerFailure>>;
 #[derive(Debug)]
 pub struct Server {
     local_addrs: Vec<SocketAddr>,
+    incarnation: u64,
     commands: Sender<Command>,
     waker: Arc<mio::Waker>,
     thread: Mutex<Option<Thread>>,
@@ -122,6 +123,7 @@ impl Server {
         let (commands, inbox) = unbounded();
         let mut reactor = Reactor::new(listeners, options.limits, inbox, options.observer)
             .map_err(|cause| StartError::io(&options.listen, cause))?;
+        let incarnation = reactor.incarnation();
         let (waker, failure_cell) = (reactor.waker(), FailureCell::default());
         let thread_failure = Arc::clone(&failure_cell);
         let thread = threads::spawn("rdzv-server", move || {
@@ -136,7 +138,8 @@ impl Server {
         });
         let thread = thread.map_err(|cause| StartError::io(&options.listen, cause))?;
         let thread_id = thread.id();
-        Ok(Self { local_addrs, commands, waker, thread: Mutex::new(Some(thread)), thread_id, failure_cell })
+        let thread = Mutex::new(Some(thread));
+        Ok(Self { local_addrs, incarnation, commands, waker, thread, thread_id, failure_cell })
     }
 
     /// Returns the first bound address, with the port that the system chose.
@@ -147,6 +150,14 @@ impl Server {
     /// Returns all bound addresses, in the order of the options.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.local_addrs
+    }
+
+    /// Returns the random number that identifies this start of the server: [`NativeClient::incarnation`] returns it to
+    /// clients.
+    ///
+    /// [`NativeClient::incarnation`]: crate::driver::native_client::NativeClient::incarnation
+    pub const fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// Returns the reason why the server has ended; `None` while it runs.

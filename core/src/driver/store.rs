@@ -166,6 +166,11 @@ impl Store {
         }
     }
 
+    /// Returns the number that identifies this start of the server, if the store is a native one whose session is open.
+    pub fn incarnation(&self) -> Option<u64> {
+        self.backend.native().and_then(NativeClient::incarnation)
+    }
+
     /// Returns the name of the store in error messages: `host:port`, a path, a name.
     pub fn peer(&self) -> &str {
         self.backend.description().peer

@@ -103,6 +103,11 @@ impl Server {
         }
     }
 
+    /// Returns the number that identifies this start of the server.
+    pub const fn incarnation(&self) -> u64 {
+        self.instance.incarnation
+    }
+
     /// Returns the store.
     pub const fn engine(&self) -> &Engine {
         &self.engine

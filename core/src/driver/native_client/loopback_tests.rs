@@ -402,14 +402,16 @@ fn a_watch_from_a_revision_that_the_server_has_not_reached_says_so() {
 
 #[test]
 fn a_restarted_server_uses_no_revision_of_the_one_before() {
-    let revision = || {
+    let start = || {
         let server = server();
         let client = session_of(server.local_addr().port(), "n0", SOON);
+        assert_eq!(client.incarnation(), Some(server.incarnation()));
         Store::over(Arc::new(client.clone())).set(b"k", b"v", WHILE).expect("set");
         let watch = client.watch_key(b"k", 0, WHILE).expect("begun");
-        watch.revision()
+        (watch.revision(), server.incarnation())
     };
-    let (before, after) = (revision(), revision());
+    let ((before, first), (after, second)) = (start(), start());
+    assert_ne!(first, second);
     assert!(before > 0 && after > before + 1_000, "{before} and {after}");
 }
 

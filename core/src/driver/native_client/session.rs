@@ -213,7 +213,8 @@ impl Session {
     fn handle_event(&mut self, output: SessionOutput) {
         match output {
             SessionOutput::Open => {
-                self.shared.has_opened.store(true, Ordering::Release);
+                // No server has the number 0.
+                self.shared.incarnation.store(self.driver.incarnation().max(1), Ordering::Release);
                 if let Some(opened) = self.opened.take() {
                     opened.send(Ok(())).ok();
                 }

@@ -224,6 +224,11 @@ impl SessionDriver {
         self.machine.poll_timeout().filter(|&due| due < Instant::MAX)
     }
 
+    /// Returns the incarnation of the server that greeted the session, 0 before.
+    pub(in crate::driver) fn incarnation(&self) -> u64 {
+        self.machine.identity().incarnation
+    }
+
     /// Returns the next output.
     pub(in crate::driver) fn next_output(&mut self) -> Option<SessionOutput> {
         self.output.pop_front()

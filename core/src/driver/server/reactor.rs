@@ -119,6 +119,10 @@ impl Reactor {
         })
     }
 
+    pub(super) const fn incarnation(&self) -> u64 {
+        self.machine.incarnation()
+    }
+
     pub(super) fn waker(&self) -> Arc<Waker> {
         Arc::clone(&self.waker)
     }
