@@ -566,7 +566,9 @@ impl Node {
         if code == Some(FaultCode::StaleRound) {
             let key = match order {
                 Order::SimOperation(_, SimOperation::Add { name, .. }, _) => format!("/{name}").into_bytes(),
-                Order::Mark { key, .. } | Order::Other { key, .. } => key.clone(),
+                Order::Mark { key, .. } | Order::Other { key, .. } | Order::Barrier { key, .. } => {
+                    key.clone()
+                }
                 _ => return Err(CheckError(format!("{} asked {order}, which is of no round", self.name))),
             };
             if !key.is_empty() {
