@@ -31,7 +31,7 @@ mod tests {
         let mut buckets = [0_u32; 1024];
         for number in 0..32_768_u64 {
             let mut name = number.to_le_bytes().to_vec();
-            name.extend_from_slice(&0x3f84_d5d5_b547_0917_u64.to_le_bytes());
+            name.extend_from_slice(&0x3f84_d5b5_b547_0917_u64.to_le_bytes());
             buckets[usize::try_from(hash.of(&name) % 1024).expect("a small number")] += 1;
         }
         assert!(buckets.iter().all(|&count| count < 100), "at most {:?} names in one", buckets.iter().max());

@@ -425,7 +425,8 @@ impl Server {
         let unsent = conn.outbox.len();
         let was_full = conn.stalled_since.is_some();
         conn.stalled_since = match conn.stalled_since {
-            _ if unsent == 0 => None,
+            // A socket that took a whole slice is not known to be full.
+            _ if unsent == 0 || is_whole => None,
             Some(since) if bytes == 0 => Some(since),
             _ => Some(self.now),
         };
@@ -514,7 +515,7 @@ impl Server {
     }
 
     const fn begin_turn(&mut self) {
-        self.turn = Turn { left: self.limits.turn_work_max, spent: 0 };
+        self.turn = Turn::new(&self.limits);
     }
 
     /// Serves parked frames, one connection after the other, until the turn is over.
@@ -631,6 +632,10 @@ struct Turn {
 }
 
 impl Turn {
+    const fn new(limits: &ServerLimits) -> Self {
+        Self { left: limits.turn_work_max, spent: 0 }
+    }
+
     /// Subtracts the work since the last call. Returns whether nothing is left.
     #[inline]
     fn spend(&mut self, engine: &Engine, conns: &mut Conns) -> bool {

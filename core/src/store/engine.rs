@@ -155,6 +155,8 @@ pub struct Engine {
     joined: Vec<u8>,
     /// Revision of the last change.
     revision: u64,
+    /// Bytes that are charged for attached keys.
+    leased_bytes: u64,
     limits: EngineLimits,
     /// Work since [`Engine::take_work`] was last called.
     work: Cell<u64>,
@@ -173,6 +175,7 @@ impl Engine {
             released: Vec::new(),
             joined: Vec::new(),
             revision: 0,
+            leased_bytes: 0,
             limits,
             work: Cell::new(0),
             extras: None,
@@ -205,7 +208,7 @@ impl Engine {
 
     /// Returns the bytes that are charged for keys, values and queued items.
     pub const fn stored_bytes(&self) -> u64 {
-        self.slots.stored_bytes()
+        self.slots.stored_bytes() + self.leased_bytes
     }
 
     /// Returns the bytes of long values that only unsent answers still hold, but for at most those that the history's
@@ -549,7 +552,7 @@ impl Engine {
 
     #[inline]
     const fn check_capacity(&self, more: u64) -> Result<(), ApplyError> {
-        if self.slots.stored_bytes().saturating_add(more) > self.limits.stored_bytes_max {
+        if self.stored_bytes().saturating_add(more) > self.limits.stored_bytes_max {
             return Err(ApplyError::Full(self.limits.stored_bytes_max));
         }
         Ok(())

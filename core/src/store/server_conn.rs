@@ -143,10 +143,21 @@ pub fn answer(
         if length.0 > reply_bytes_max {
             return Err(length.0);
         }
-        outbox.reserve(length.0);
+        outbox.reserve(copied_bytes(answer, length.0));
     }
     encode_answer(&mut outbox.writer(pool), answer);
     Ok(())
+}
+
+/// Returns the number of bytes of an answer of `length` bytes that are copied and not shared.
+fn copied_bytes(answer: &Answer<'_>, length: usize) -> usize {
+    let shared = |value: ValueRef<'_>| if let ValueRef::Shared(bytes) = value { bytes.len() } else { 0 };
+    length
+        - match answer {
+            Answer::Value(value) => shared(*value),
+            Answer::Values(values) => values.iter().map(shared).sum(),
+            _ => 0,
+        }
 }
 
 /// Encodes a length and bytes.

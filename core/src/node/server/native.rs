@@ -1,5 +1,5 @@
-//! State of the native clients of a server: their sessions and all that belongs to them. The server finishes all
-//! consequences of a frame (ended waits, watches, rounds, fences) before it parses the next frame.
+//! State of the native clients of a server: their sessions and all that belongs to them. What a frame leads to (ended
+//! waits, watches, rounds, fences) is done before the next frame is parsed, as far as the turn's budget allows.
 
 mod barriers;
 mod jobs;
@@ -585,7 +585,9 @@ impl Native {
         self.expire_waits(context);
         self.tick_barriers(context);
         self.tick_rounds(context);
+        *context.turn = Turn::new(context.limits);
         self.serve_released(context);
+        *context.turn = Turn::new(context.limits);
         self.run_jobs(context);
     }
 

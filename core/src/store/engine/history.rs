@@ -132,9 +132,10 @@ impl History {
         let change = Change { revision, key: key.into(), value, is_lost };
         self.bytes += change.cost();
         self.changes.push_back(change);
-        let Self { watches, ready, .. } = self;
+        let Self { watches, ready, work, .. } = self;
         let mut notify = |ids: Option<&Set<WatchId>>| {
             for id in ids.into_iter().flat_map(Set::iter) {
+                *work += 1;
                 if let Some(watch) = watches.get_mut(id)
                     && watch.undelivered.is_none()
                     && watch.from <= revision
@@ -208,6 +209,13 @@ impl History {
         };
     }
 
+    /// Queues a watch, if it has undelivered changes.
+    pub(super) fn queue(&mut self, id: WatchId) {
+        if let Some(watch) = self.watches.get_mut(id).filter(|watch| watch.undelivered.is_some()) {
+            watch.queue(id, &mut self.ready);
+        }
+    }
+
     /// Returns the bytes that are charged for all changes.
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
@@ -247,7 +255,8 @@ impl History {
         let from = through.saturating_add(1).max(watch.from);
         let undelivered = self.find(watch, from);
         let looked_at = self.since(from).len() as u64;
-        self.work += looked_at / CHANGES_PER_UNIT;
+        // They were looked at to be sent, too.
+        self.work += 2 * looked_at / CHANGES_PER_UNIT;
         if let Some(watch) = self.watches.get_mut(id) {
             (watch.from, watch.undelivered) = (from, undelivered);
             if undelivered.is_some() {

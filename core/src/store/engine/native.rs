@@ -108,6 +108,7 @@ impl Engine {
 
     /// Returns the value of a key and the revision at which it last changed, if it has one.
     pub fn find(&self, key: &[u8]) -> Option<(u64, ValueRef<'_>)> {
+        self.count_work(1);
         let slot = &self.slots[self.slots.find(key)?];
         (!matches!(slot.value, Value::Absent)).then(|| (slot.revision, slot.value.as_ref()))
     }
@@ -115,13 +116,15 @@ impl Engine {
     /// Returns up to `count_max` keys that begin with `prefix` and are greater than `after`, in byte order, and
     /// whether there are more.
     pub fn page(&self, prefix: &[u8], after: &[u8], count_max: usize) -> (KeyList<'_>, bool) {
-        self.count_work(count_max.min(self.slots.len()) as u64);
         let is_inside = !after.is_empty() && after >= prefix;
         let from = if is_inside { Bound::Excluded(after) } else { Bound::Included(prefix) };
         self.slots.with_prefix(prefix, from, |all| {
-            let mut following = all.filter(|&id| self.slots.is_present(id));
+            let mut visited = 0;
+            let mut following = all.inspect(|_| visited += 1).filter(|&id| self.slots.is_present(id));
             let sorted = following.by_ref().take(count_max).collect();
-            (KeyList { slots: &self.slots, sorted }, following.next().is_some())
+            let more = following.next().is_some();
+            self.count_work(visited);
+            (KeyList { slots: &self.slots, sorted }, more)
         })
     }
 
@@ -140,7 +143,7 @@ impl Engine {
     /// # Errors
     /// As there, or there are too many keys.
     pub fn delete_prefix_at_once(&mut self, prefix: &[u8]) -> Result<PrefixRemoved, ApplyError> {
-        self.check_prefix(Key::raw(prefix))?;
+        self.count_to_remove(Key::raw(prefix), 0)?;
         let mut removal = self.delete_prefix(prefix)?;
         Ok(self.remove_some(&mut removal, usize::MAX).unwrap_or_default())
     }
@@ -320,6 +323,13 @@ impl Engine {
         self.extras.as_mut().is_some_and(|extras| extras.history.unwatch(watch))
     }
 
+    /// Returns a watch to the queue of [`Engine::next_ready_watch`], if it has undelivered changes.
+    pub fn queue_watch(&mut self, watch: WatchId) {
+        if let Some(extras) = &mut self.extras {
+            extras.history.queue(watch);
+        }
+    }
+
     /// Returns whether [`Engine::next_ready_watch`] may have a watch.
     pub fn has_ready_watch(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.history.has_ready())
@@ -365,13 +375,14 @@ impl Engine {
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
         extras.leases.check_capacity(lease, keys.len(), &extras.limits)?;
         let more = keys.iter().map(|key| 2 * key.len() as u64 + KEY_COST_BYTES).sum::<u64>();
-        if self.slots.stored_bytes() + extras.leases.bytes() + more > self.limits.stored_bytes_max {
+        if self.slots.stored_bytes() + self.leased_bytes + more > self.limits.stored_bytes_max {
             return Err(LeaseError::Full(self.limits.stored_bytes_max));
         }
         self.work.set(self.work.get() + 3 * keys.len() as u64);
         for key in keys.iter() {
             extras.leases.attach(lease, contiguous_key(key, &mut self.joined));
         }
+        self.leased_bytes = extras.leases.bytes();
         Ok(())
     }
 
@@ -399,9 +410,9 @@ impl Engine {
             let Some(key) = leased.keys.pop_any() else { return Some(leased.removed) };
             self.count_work(4);
             let Some(extras) = &mut self.extras else { continue };
-            if extras.leases.detach_from(leased.lease, &key)
-                && self.revision_of(&key).is_some_and(|revision| revision <= leased.until)
-            {
+            let was_attached = extras.leases.detach_from(leased.lease, &key);
+            self.leased_bytes = extras.leases.bytes();
+            if was_attached && self.revision_of(&key).is_some_and(|revision| revision <= leased.until) {
                 leased.removed += u64::from(self.remove_value(&key));
             }
         }
@@ -440,17 +451,19 @@ impl Engine {
         Ok(TxnApplied { holds, released: &self.released })
     }
 
-    /// Refuses a prefix with too many keys to remove at once.
-    fn check_prefix(&mut self, prefix: Key<'_>) -> Result<(), ApplyError> {
+    /// Returns the number of keys with a prefix, if it can be removed at once with `others`.
+    fn count_to_remove(&mut self, prefix: Key<'_>, others: usize) -> Result<usize, ApplyError> {
         let prefix = contiguous_key(prefix, &mut self.joined);
         let limit = self.limits.removed_at_once_max;
-        let count =
-            self.slots.with_prefix(prefix, Bound::Included(prefix), |all| all.take(limit + 1).count());
+        let left = limit.saturating_sub(others);
+        self.slots.keep_order();
+        let count = self.slots.with_prefix(prefix, Bound::Included(prefix), |all| all.take(left + 1).count());
         self.count_work(count as u64);
-        if count > limit { Err(ApplyError::TooManyKeys(limit)) } else { Ok(()) }
+        if count > left { Err(ApplyError::TooManyKeys(limit)) } else { Ok(count) }
     }
 
     fn holds(&mut self, compare: &Compare<'_>) -> bool {
+        self.count_work(1);
         let key = contiguous_key(compare.key, &mut self.joined);
         let slot = self.slots.find(key).map(|id| &self.slots[id]);
         let found = slot.filter(|slot| !matches!(slot.value, Value::Absent));
@@ -477,10 +490,11 @@ impl Engine {
             })?;
         }
         let no_key = |error| (error, None);
+        let mut removed = 0;
         for write in writes.clone() {
             self.count_work(2);
             if let Write::DeletePrefix { prefix } = write {
-                self.check_prefix(prefix).map_err(|error| (error, Some(prefix)))?;
+                removed += self.count_to_remove(prefix, removed).map_err(|error| (error, Some(prefix)))?;
             }
         }
         self.check_capacity(writes.clone().map(|write| cost_of(&write)).sum()).map_err(no_key)?;
@@ -509,7 +523,6 @@ impl Engine {
     ) -> Result<(), (ApplyError, Option<Key<'w>>)> {
         let head = |bytes: &'w [u8]| &bytes[..bytes.len().min(number::TEXT_BYTES_MAX)];
         let mut beside: Named<Value> = Named::new();
-        let mut cleared: Vec<Vec<u8>> = Vec::new();
         for write in writes {
             let (Write::Set { key, .. }
             | Write::Delete { key }
@@ -517,14 +530,16 @@ impl Engine {
             | Write::Append { key, .. }) = write
             else {
                 if let Write::DeletePrefix { prefix } = write {
-                    cleared.push(prefix.pieces().concat());
-                    beside.remove_prefix(&cleared[cleared.len() - 1]);
+                    let prefix = contiguous_key(prefix, &mut self.joined);
+                    beside.remove_prefix(prefix);
+                    self.slots.with_prefix(prefix, Bound::Included(prefix), |all| {
+                        all.for_each(|id| drop(beside.insert(&self.slots[id].key, Value::Absent)));
+                    });
                 }
                 continue;
             };
             let (whole, key) = (key, contiguous_key(key, &mut self.joined));
-            let stored =
-                self.slots.find(key).filter(|_| !cleared.iter().any(|prefix| key.starts_with(prefix)));
+            let stored = self.slots.find(key);
             let meter = self.slots.meter();
             let value = beside.entry(key, || match stored.map(|id| &self.slots[id].value) {
                 None | Some(Value::Absent) => Value::Absent,
@@ -571,6 +586,9 @@ impl Engine {
             }
             value => extras.history.record(self.revision, key, Some(value.as_ref())),
         }
+        self.leased_bytes = extras.leases.bytes();
+        let work = extras.history.take_work();
+        self.count_work(work);
     }
 }
 

@@ -128,6 +128,13 @@ impl Native {
     /// Sends the changes that fit into one frame. If there are more, the engine returns the watch again.
     fn push_changes(&mut self, context: &mut ServerContext<'_>, watch: WatchId) {
         let Some(&Watcher { request, .. }) = self.watching.watches.get(watch) else { return };
+        self.try_push_changes(context, watch, request);
+        if !self.watching.held_back.contains((request.session, watch)) {
+            self.resume_watches(context, request.session);
+        }
+    }
+
+    fn try_push_changes(&mut self, context: &mut ServerContext<'_>, watch: WatchId, request: RequestId) {
         let conn = self.sessions.conn_of(request.session).and_then(|conn| context.conns.get(conn));
         let takes_more = |unsent: usize| unsent < context.limits.unsent_bytes_high;
         if !conn.is_some_and(|conn| takes_more(conn.outbox.len())) {
@@ -160,22 +167,21 @@ impl Native {
         context.engine.delivered(watch, last);
     }
 
-    /// Sends the held-back changes of a session that reads again.
+    /// Queues the next held-back watch of a session that reads again. When its changes have been sent, the one after it
+    /// follows.
     pub(super) fn resume_watches(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
-        let first = |this: &Self| this.watching.held_back.of(session).next();
-        while let Some((_, watch)) = first(self) {
+        let first = self.watching.held_back.of(session).next();
+        if let Some((_, watch)) = first {
             self.watching.held_back.remove((session, watch));
-            self.push_changes(context, watch);
-            // It is held back again, and so are those after it.
-            if self.watching.held_back.contains((session, watch)) {
-                return;
-            }
+            context.engine.queue_watch(watch);
         }
     }
 
     pub(super) fn cancel_watch(&mut self, context: &mut ServerContext<'_>, request: RequestId) -> bool {
         let Some(watch) = self.watching.of_request.get(request.key()) else { return false };
         self.end_watch(context, watch);
+        // It may have been the one that was queued.
+        self.resume_watches(context, request.session);
         let over = ServerFrame::WatchOver { why: Why::Cancelled, oldest: 0 };
         self.push(context.conns, request, &over);
         true

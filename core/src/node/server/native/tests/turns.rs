@@ -310,4 +310,56 @@ fn attached_keys_take_space_in_the_store() {
         (answer != [format!("{id} Done")]).then_some((id, answer))
     });
     assert_eq!(refused, Some((14, std::vec!["14 Error StoreFull 100000 0 ".to_string()])));
+    // Values have no more space then, either.
+    let set = ClientFrame::Set { key: key("/k"), value: &[7; 5000] };
+    assert_eq!(rig.wanted(conn, 15, &set), ["15 Error StoreFull 100000 0 "]);
+    rig.wanted(conn, 16, &ClientFrame::LeaseRevoke { lease: 1 });
+    assert_eq!(rig.wanted(conn, 17, &set), ["17 Done"]);
+    assert_eq!(rig.server.stats().stored_bytes, 5000 + 2 + crate::limits::KEY_COST_BYTES);
+}
+
+#[test]
+fn the_watches_of_a_session_that_reads_again_are_served_in_turns() {
+    let mut rig = rig();
+    let (conn, writer) = (rig.open(0, "n"), rig.greeted(1));
+    let names: Vec<String> = (0..300).map(|number| format!("/w/{number}")).collect();
+    for (name, id) in names.iter().zip(1..) {
+        rig.send(conn, &encoded(id, 0, &ClientFrame::WatchKey { key: key(name), from_revision: 0 }));
+        rig.finish();
+    }
+    assert_eq!(rig.lines(conn).len(), 300);
+    // Its outbox is full.
+    rig.window = 0;
+    rig.server.limits.unsent_bytes_high = 1;
+    for name in &names {
+        rig.send(writer, &crate::node::server::tests::set(name.as_bytes(), b"v"));
+        rig.finish();
+    }
+    assert!(rig.server.native.as_ref().is_some_and(|native| native.watching.is_held_back()));
+    rig.server.limits.unsent_bytes_high = usize::MAX;
+    rig.window = usize::MAX;
+    rig.pump(conn);
+    rig.finish();
+    assert_eq!(rig.lines(conn).len(), 300, "each change once");
+}
+
+#[test]
+fn a_transaction_removes_a_bounded_number_of_keys_with_all_its_prefixes() {
+    let engine = crate::limits::EngineLimits { removed_at_once_max: 10, ..Default::default() };
+    let mut rig = Rig::new(ServerLimits { engine, ..ServerLimits::default() });
+    let conn = rig.open(0, "n");
+    fill(&mut rig, "/p/", 6);
+    fill(&mut rig, "/q/", 5);
+    let then = ["/p/", "/q/"].map(|prefix| Write::DeletePrefix { prefix: key(prefix) });
+    let (compares, otherwise) = (List::new(&[]), List::new(&[]));
+    let txn = rig.wanted(conn, 1, &ClientFrame::Txn { compares, then: List::new(&then), otherwise });
+    assert!(txn[0].starts_with("1 Error TooMany 10 0"), "{txn:?}");
+    assert_eq!(rig.server.engine.key_count(), 11);
+    // What a prefix removes, a later Add in the same transaction does not find.
+    rig.wanted(conn, 2, &ClientFrame::Set { key: key("/p/0"), value: b"no number" });
+    let then = [Write::DeletePrefix { prefix: key("/p/") }, Write::Add { key: key("/p/0"), delta: 3 }];
+    let txn = rig.wanted(conn, 3, &ClientFrame::Txn { compares, then: List::new(&then), otherwise });
+    assert_eq!(txn, ["3 Outcome true"]);
+    let get = ClientFrame::Get { timeout_ms: 0, key: key("/p/0") };
+    assert_eq!(rig.wanted(conn, 4, &get), ["4 Value 3"]);
 }
