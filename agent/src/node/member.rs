@@ -289,6 +289,10 @@ impl Member {
             Purpose::ReadRestart { membership } => {
                 let restarts = message_of(answer).map(|message| Membership::PeerRestarts { message });
                 calls.member(restarts.unwrap_or(membership));
+                // The supervisor may stay in the round, for example because it ends.
+                if let Listening::Polls { .. } = self.listening {
+                    self.await_failure(now, calls);
+                }
             }
             Purpose::ReadFailure => {
                 if let Some(message) = message_of(answer) {

@@ -313,6 +313,22 @@ fn a_backend_without_events_is_asked_in_intervals() {
     );
 }
 
+#[test]
+fn a_backend_without_events_is_asked_for_failures_while_nodes_wait() {
+    let mut play = Play::new(NodeOptions { reports_deaths: false, ..one_worker() });
+    play.running();
+    let no_events =
+        CallFailure { has_no_events: true, ..failed(ErrorKind::Unsupported).expect_err("a failure") };
+    play.answer(|request| *request == Request::NextEvent, Err(no_events));
+    play.store(failed(ErrorKind::TimedOut));
+    play.pass(Duration::from_secs(1));
+    play.answer(|request| *request == Request::NodesWaiting, Ok(Answer::Number(1)));
+    let restart = StoreOperation::Get(vec!["torchelastic/agent/restart".into()]);
+    assert_eq!(play.store(failed(ErrorKind::TimedOut)), restart);
+    let failure = StoreOperation::Get(vec!["torchelastic/agent/failure".into()]);
+    assert_eq!(play.store(failed(ErrorKind::TimedOut)), failure);
+}
+
 /// Lets the worker of a running agent fail.
 fn fail_worker(play: &mut Play) {
     let at = play.now;

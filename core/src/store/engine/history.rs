@@ -146,11 +146,12 @@ impl History {
             }
         };
         notify(self.of_key.get(key));
-        for (length, _) in self.prefix_lengths.iter() {
-            if let Some(prefix) = key.get(..length) {
-                notify(self.of_prefix.get(prefix));
-            }
+        let mut looked_up = 0;
+        for (length, _) in self.prefix_lengths.iter().take_while(|&(length, _)| length <= key.len()) {
+            looked_up += 1;
+            notify(self.of_prefix.get(&key[..length]));
         }
+        self.work += looked_up;
         while self.changes.len() > self.limits.changes_max || self.bytes > self.limits.bytes_max {
             let Some(oldest) = self.changes.pop_front() else { break };
             self.bytes -= oldest.cost();
