@@ -137,7 +137,7 @@ pub struct ServerLimits {
     /// Maximum work for one input, in units of about 100 ns: a look at one key, or a copy of
     /// [`COPIED_BYTES_PER_UNIT`]. A request is executed as a whole; further requests of its connection, and what else
     /// is left to do, follow in later turns.
-    pub turn_work_max: u64,
+    pub work_per_input_max: u64,
     /// Work after which the further requests of a batch are refused, in the same units.
     pub batch_work_max: u64,
     /// Time from accept to a complete greeting.
@@ -161,7 +161,7 @@ impl Default for ServerLimits {
             unsent_bytes_high: 1 << 20,
             answer_bytes_max: 1 << 30,
             buffered_bytes_max: 2 << 30,
-            turn_work_max: 5000,
+            work_per_input_max: 5000,
             batch_work_max: 400_000,
             handshake_timeout: Duration::from_secs(30),
             frame_timeout: Duration::from_secs(60),

@@ -61,7 +61,7 @@ pub struct Server {
     /// Connections that the caller may read again.
     readable: VecDeque<ConnId>,
     /// Work that is left for this input.
-    turn: Turn,
+    budget: Budget,
     events: VecDeque<Event>,
     stats: Stats,
     /// Set when the first native client connects.
@@ -83,7 +83,7 @@ impl Server {
             closes: VecDeque::new(),
             parked: VecDeque::new(),
             readable: VecDeque::new(),
-            turn: Turn::default(),
+            budget: Budget::default(),
             events: VecDeque::new(),
             stats: Stats::default(),
             native: None,
@@ -120,7 +120,7 @@ impl Server {
     /// The input does not fit the state. Nothing has changed.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
         self.pass_time(now);
-        self.begin_turn();
+        self.renew_budget();
         match input {
             Input::Accepted { conn, peer } => self.accept(conn, peer)?,
             Input::Received { conn, bytes } => {
@@ -311,8 +311,8 @@ impl Server {
     fn serve_c10d(&mut self, id: ConnId, input: &[u8]) -> Result<(usize, Rest), CloseReason> {
         let mut used = 0;
         loop {
-            let Self { conns, engine, limits, stats, native, turn, .. } = &mut *self;
-            let is_over = turn.spend(engine, conns);
+            let Self { conns, engine, limits, stats, native, budget, .. } = &mut *self;
+            let is_over = budget.spend(engine, conns);
             let (Some(conn), pool) = conns.parts(id) else { return Ok((used, Rest::Nothing)) };
             if used == input.len() {
                 return Ok((used, Rest::Nothing));
@@ -327,7 +327,7 @@ impl Server {
             let request = match machine.next(&input[used..], &limits.frame, &mut conn.outbox.writer(pool)) {
                 Ok(Next::Request { request, bytes }) => {
                     used += bytes;
-                    turn.copied(bytes);
+                    budget.copied(bytes);
                     request
                 }
                 Ok(Next::Handled { bytes }) => {
@@ -374,8 +374,8 @@ impl Server {
     fn serve_native(&mut self, id: ConnId, input: &[u8]) -> Result<(usize, Rest), CloseReason> {
         let mut used = 0;
         loop {
-            let Self { now, conns, engine, limits, stats, native, events, turn, .. } = &mut *self;
-            let is_over = turn.spend(engine, conns);
+            let Self { now, conns, engine, limits, stats, native, events, budget, .. } = &mut *self;
+            let is_over = budget.spend(engine, conns);
             let Some(native) = native else { return Ok((used, Rest::Nothing)) };
             let Some(conn) = conns.get(id) else { return Ok((used, Rest::Nothing)) };
             if used == input.len() {
@@ -387,11 +387,11 @@ impl Server {
             if conn.outbox.len() >= limits.unsent_bytes_high {
                 return Ok((used, Rest::Resting));
             }
-            let mut context = ServerContext { now: *now, limits, engine, conns, stats, events, turn };
+            let mut context = ServerContext { now: *now, limits, engine, conns, stats, events, budget };
             match native.next(&mut context, id, &input[used..])? {
                 native::Next::Served { bytes } => {
                     used += bytes;
-                    turn.copied(bytes);
+                    budget.copied(bytes);
                 }
                 native::Next::Partial { bytes } => {
                     return Ok((used, Rest::Lacks(bytes.saturating_sub(input.len() - used))));
@@ -402,9 +402,9 @@ impl Server {
 
     /// Calls `serve` with the state of the native clients. Does nothing before the first native client.
     fn with_native(&mut self, serve: impl FnOnce(&mut Native, &mut ServerContext<'_>)) {
-        let Self { now, conns, engine, limits, stats, native, events, turn, .. } = self;
+        let Self { now, conns, engine, limits, stats, native, events, budget, .. } = self;
         if let Some(native) = native {
-            serve(native, &mut ServerContext { now: *now, limits, engine, conns, stats, events, turn });
+            serve(native, &mut ServerContext { now: *now, limits, engine, conns, stats, events, budget });
         }
     }
 
@@ -514,14 +514,14 @@ impl Server {
         }
     }
 
-    const fn begin_turn(&mut self) {
-        self.turn = Turn::new(&self.limits);
+    const fn renew_budget(&mut self) {
+        self.budget = Budget::new(&self.limits);
     }
 
     /// Serves parked frames, one connection after the other, until the turn is over.
     fn resume_parked(&mut self) {
         for _ in 0..self.parked.len() {
-            if self.turn.spend(&self.engine, &mut self.conns) {
+            if self.budget.spend(&self.engine, &mut self.conns) {
                 return;
             }
             let Some(id) = self.parked.pop_front() else { return };
@@ -588,7 +588,7 @@ impl Server {
     fn tick(&mut self) {
         let now = self.now;
         self.with_native(Native::push_to_watchers);
-        self.begin_turn();
+        self.renew_budget();
         while let Some((deadline, id)) = self.deadlines.expired(now) {
             let limits = self.limits;
             let Ok(conn) = self.conns.find(id) else { continue };
@@ -619,21 +619,21 @@ impl Server {
             }
         }
         self.with_native(Native::tick);
-        self.begin_turn();
+        self.renew_budget();
         self.resume_parked();
     }
 }
 
-/// Work that may still be done for one input, in the units of [`ServerLimits::turn_work_max`].
+/// Work that may still be done for one input, in the units of [`ServerLimits::work_per_input_max`].
 #[derive(Debug, Default)]
-struct Turn {
+struct Budget {
     left: u64,
     spent: u64,
 }
 
-impl Turn {
+impl Budget {
     const fn new(limits: &ServerLimits) -> Self {
-        Self { left: limits.turn_work_max, spent: 0 }
+        Self { left: limits.work_per_input_max, spent: 0 }
     }
 
     /// Subtracts the work since the last call. Returns whether nothing is left.

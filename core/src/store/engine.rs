@@ -223,7 +223,7 @@ impl Engine {
         self.waits.len()
     }
 
-    /// Returns the work since the last call, in the units of [`turn_work_max`](crate::limits::ServerLimits::turn_work_max).
+    /// Returns the work since the last call, in the units of [`work_per_input_max`](crate::limits::ServerLimits::work_per_input_max).
     pub fn take_work(&self) -> u64 {
         self.work.take()
     }
@@ -518,11 +518,9 @@ impl Engine {
 
     #[inline]
     fn wake_all(&mut self, slot: SlotId) {
-        if !self.slots[slot].waiters.is_empty() {
-            let before = self.waits.registrations();
-            self.waits.satisfy_all(slot, &mut self.slots, &mut self.released);
-            self.count_work((before - self.waits.registrations()) as u64);
-        }
+        let before = self.waits.registrations();
+        self.waits.satisfy_all(slot, &mut self.slots, &mut self.released);
+        self.count_work((before - self.waits.registrations()) as u64);
     }
 
     /// Checks the capacity to replace the value of `key` by one of `bytes` bytes. A value that does not grow always

@@ -10,7 +10,7 @@ mod watching;
 
 pub use rounds::why_over;
 
-use super::Turn;
+use super::Budget;
 use super::conns::{Conns, Protocol};
 use super::event::{CloseReason, Event, Stats};
 use super::instance::ServerInstance;
@@ -44,13 +44,19 @@ pub(super) struct ServerContext<'s> {
     pub(super) conns: &'s mut Conns,
     pub(super) stats: &'s mut Stats,
     pub(super) events: &'s mut VecDeque<Event>,
-    pub(super) turn: &'s mut Turn,
+    pub(super) budget: &'s mut Budget,
 }
 
 impl ServerContext<'_> {
     /// Returns whether the turn has used up its work. What is left to do follows at the next tick.
-    fn is_turn_over(&mut self) -> bool {
-        self.turn.spend(self.engine, self.conns)
+    fn is_budget_spent(&mut self) -> bool {
+        self.budget.spend(self.engine, self.conns)
+    }
+
+    /// Returns the work for this input until now.
+    fn work_so_far(&mut self) -> u64 {
+        self.budget.spend(self.engine, self.conns);
+        self.budget.spent
     }
 }
 
@@ -197,7 +203,7 @@ impl Native {
         debug_assert!(start >= HEADER_BYTES);
         let body = &input[start..bytes];
         context.stats.requests += 1;
-        context.turn.subtract(ANSWER_WORK);
+        context.budget.subtract(ANSWER_WORK);
         let had_released = self.has_released();
         let served = match (is_open, header.kind) {
             (false, _) => self.open(context, conn, &header, body),
@@ -585,9 +591,9 @@ impl Native {
         self.expire_waits(context);
         self.tick_barriers(context);
         self.tick_rounds(context);
-        *context.turn = Turn::new(context.limits);
+        *context.budget = Budget::new(context.limits);
         self.serve_released(context);
-        *context.turn = Turn::new(context.limits);
+        *context.budget = Budget::new(context.limits);
         self.run_jobs(context);
     }
 
@@ -596,7 +602,7 @@ impl Native {
         self.stopped = true;
         // There is no later turn.
         while self.barriers.has_output() {
-            *context.turn = Turn { left: context.limits.turn_work_max.max(1), spent: 0 };
+            *context.budget = Budget { left: context.limits.work_per_input_max.max(1), spent: 0 };
             self.drain_barriers(context);
         }
         let _ = self.sessions.handle(context.now, Input::Stop);

@@ -87,7 +87,7 @@ impl Leases {
     pub(super) fn attach(&mut self, id: LeaseId, key: &[u8]) {
         self.detach(key);
         if let Some(lease) = self.leases.get_mut(id) {
-            self.bytes += cost(key);
+            self.bytes += cost(key.len());
             lease.keys.insert(key, ());
             self.of_key.insert(key, id);
         }
@@ -95,7 +95,7 @@ impl Leases {
 
     pub(super) fn detach(&mut self, key: &[u8]) {
         let Some(id) = self.of_key.remove(key) else { return };
-        self.bytes -= cost(key);
+        self.bytes -= cost(key.len());
         if let Some(lease) = self.leases.get_mut(id) {
             lease.keys.remove(key);
         }
@@ -132,6 +132,6 @@ impl Leases {
 }
 
 /// Returns the charge of an attached key, which two tables name.
-pub(super) const fn cost(key: &[u8]) -> u64 {
-    2 * key.len() as u64 + KEY_COST_BYTES
+pub(super) const fn cost(key_bytes: usize) -> u64 {
+    2 * key_bytes as u64 + KEY_COST_BYTES
 }

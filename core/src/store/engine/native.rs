@@ -8,9 +8,9 @@ use super::leases::{LeaseError, LeaseId, Leases};
 use super::slot::SlotId;
 use super::value::Value;
 use super::waits::WaitKind;
-use super::{ApplyError, Engine, KeyList, contiguous_key, cost, number};
+use super::{ApplyError, Engine, KeyList, contiguous_key, cost, leases, number};
 use crate::ids::WaiterId;
-use crate::limits::{HistoryLimits, KEY_COST_BYTES};
+use crate::limits::HistoryLimits;
 use crate::ordered::Named;
 use crate::prelude::*;
 use crate::store::op::{Key, Keys, Request};
@@ -374,7 +374,7 @@ impl Engine {
     pub fn lease_attach(&mut self, lease: LeaseId, keys: Keys<'_>) -> Result<(), LeaseError> {
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
         extras.leases.check_capacity(lease, keys.len(), &extras.limits)?;
-        let more = keys.iter().map(|key| 2 * key.len() as u64 + KEY_COST_BYTES).sum::<u64>();
+        let more = keys.iter().map(|key| leases::cost(key.len())).sum::<u64>();
         if self.slots.stored_bytes() + self.leased_bytes + more > self.limits.stored_bytes_max {
             return Err(LeaseError::Full(self.limits.stored_bytes_max));
         }

@@ -94,10 +94,10 @@ impl Native {
 
     /// Sends the answers of the barriers. Those that exceed the turn follow at the next tick.
     pub(super) fn drain_barriers(&mut self, context: &mut ServerContext<'_>) {
-        while !context.is_turn_over()
+        while !context.is_budget_spent()
             && let Some(output) = self.barriers.poll_output()
         {
-            context.turn.subtract(ANSWER_WORK);
+            context.budget.subtract(ANSWER_WORK);
             match output {
                 Output::Over { arrival, generation, end } => {
                     let over = ServerFrame::BarrierOver { generation, end: end.as_wire() };

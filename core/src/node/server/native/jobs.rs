@@ -31,7 +31,7 @@ impl Native {
     /// Does a job as far as this turn allows. The rest follows in later turns.
     pub(super) fn begin(&mut self, context: &mut ServerContext<'_>, mut job: Job) {
         while !self.step(context, &mut job) {
-            if context.is_turn_over() {
+            if context.is_budget_spent() {
                 self.jobs.0.push_back(job);
                 return;
             }
@@ -40,7 +40,7 @@ impl Native {
 
     /// Continues the jobs, one step of each after the other.
     pub(super) fn run_jobs(&mut self, context: &mut ServerContext<'_>) {
-        while !self.jobs.is_empty() && !context.is_turn_over() {
+        while !self.jobs.is_empty() && !context.is_budget_spent() {
             let Some(mut job) = self.jobs.0.pop_front() else { return };
             if !self.step(context, &mut job) {
                 self.jobs.0.push_back(job);

@@ -92,11 +92,10 @@ impl Native {
         requests: impl Iterator<Item = Batched<ClientFrame<'a>>>,
     ) {
         let (mut outcomes, mut budget) = (Vec::new(), context.limits.frame.frame_bytes_max / 2);
-        let (before, work_max) = (context.turn.spent, context.limits.batch_work_max);
+        let (before, work_max) = (context.work_so_far(), context.limits.batch_work_max);
         for Batched(request) in requests {
-            context.is_turn_over();
-            let is_too_much = context.turn.spent - before >= work_max;
-            context.turn.subtract(1);
+            let is_too_much = context.work_so_far() - before >= work_max;
+            context.budget.subtract(1);
             let mut outcome = if is_too_much {
                 let text = b"units of work in one batch; this request was not executed";
                 Err(Fault { text, ..Fault::new(FaultCode::TooMany, work_max, 0) })
@@ -106,7 +105,7 @@ impl Native {
             // A value that exceeds the space of the answer is replaced by an error, though its request was executed.
             if let Ok(Outcome::Value(_, Some(value))) = &outcome {
                 let length = value.as_ref().len();
-                context.turn.copied(length);
+                context.budget.copied(length);
                 match budget.checked_sub(length) {
                     Some(left) => budget = left,
                     None => outcome = Err(Fault::new(FaultCode::TooLong, length as u64, budget as u64)),
@@ -359,10 +358,10 @@ impl Native {
     /// Answers the requests whose waits have ended. If the value has been removed again by then, the request continues
     /// to wait.
     pub(in crate::node::server) fn serve_released(&mut self, context: &mut ServerContext<'_>) {
-        while self.waiting.has_released() && !context.is_turn_over() {
+        while self.waiting.has_released() && !context.is_budget_spent() {
             let Some(index) = self.waiting.next_released() else { return };
             let Some(pending) = self.unpark(index) else { continue };
-            context.turn.subtract(ANSWER_WORK + pending.keys().len() as u64);
+            context.budget.subtract(ANSWER_WORK + pending.keys().len() as u64);
             let request = pending.request;
             if let Awaited::KeyPresence = pending.what {
                 // Each key has been present, though not necessarily all at once.
@@ -398,7 +397,7 @@ impl Native {
 
     /// Fails the waits that have timed out.
     pub(super) fn expire_waits(&mut self, context: &mut ServerContext<'_>) {
-        while !context.is_turn_over()
+        while !context.is_budget_spent()
             && let Some(index) = self.waiting.expired(context.now)
         {
             let Some(pending) = self.give_up(context, index) else { continue };

@@ -118,9 +118,9 @@ impl Native {
 
     /// Sends all changes that the current input has made.
     pub(in crate::node::server) fn push_to_watchers(&mut self, context: &mut ServerContext<'_>) {
-        while context.engine.has_ready_watch() && !context.is_turn_over() {
+        while context.engine.has_ready_watch() && !context.is_budget_spent() {
             let Some(watch) = context.engine.next_ready_watch() else { return };
-            context.turn.subtract(ANSWER_WORK);
+            context.budget.subtract(ANSWER_WORK);
             self.push_changes(context, watch);
         }
     }
@@ -203,7 +203,7 @@ impl Native {
 
     /// Ends expired leases and notifies their owners.
     pub(super) fn expire_leases(&mut self, context: &mut ServerContext<'_>) {
-        while !context.is_turn_over()
+        while !context.is_budget_spent()
             && let Some(leased) = context.engine.lease_expire(context.now)
         {
             let lease = leased.lease;

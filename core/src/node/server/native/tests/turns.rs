@@ -10,14 +10,14 @@ const TURN: u64 = 200;
 const EXCESS: u64 = 2000;
 
 fn rig() -> Rig {
-    Rig::new(ServerLimits { turn_work_max: TURN, ..ServerLimits::default() })
+    Rig::new(ServerLimits { work_per_input_max: TURN, ..ServerLimits::default() })
 }
 
 impl Rig {
     /// Ticks until nothing is left to do. Returns the number of turns.
     fn finish(&mut self) -> usize {
         for turns in 0..1_000_000 {
-            assert!(self.server.turn.spent <= TURN + EXCESS, "a turn of {}", self.server.turn.spent);
+            assert!(self.server.budget.spent <= TURN + EXCESS, "a turn of {}", self.server.budget.spent);
             if !self.has_work() {
                 return turns;
             }
@@ -45,7 +45,7 @@ fn fill(rig: &mut Rig, prefix: &str, count: usize) {
 fn a_long_value_is_not_copied_for_those_who_wait_for_it() {
     // The history does not hold it.
     let history = HistoryLimits { bytes_max: 1 << 20, ..HistoryLimits::default() };
-    let mut rig = Rig::new(ServerLimits { turn_work_max: TURN, history, ..ServerLimits::default() });
+    let mut rig = Rig::new(ServerLimits { work_per_input_max: TURN, history, ..ServerLimits::default() });
     let waiting: Vec<ConnId> = (0..640).map(|index| rig.open(index, "n")).collect();
     let get = ClientFrame::Get { timeout_ms: 60_000, key: key("/k") };
     waiting.iter().for_each(|&conn| assert!(rig.wanted(conn, 1, &get).is_empty()));
@@ -174,7 +174,7 @@ fn many_keys_are_removed_in_turns_and_what_is_set_meanwhile_stays() {
     assert_eq!(removed, ["1 Number 19999"]);
     assert_eq!(rig.server.engine.key_count(), 2);
     // In a batch and in a transaction it happens at once, or not at all.
-    let limits = ServerLimits { turn_work_max: TURN, ..ServerLimits::default() };
+    let limits = ServerLimits { work_per_input_max: TURN, ..ServerLimits::default() };
     let engine = crate::limits::EngineLimits { removed_at_once_max: 10, ..limits.engine };
     let mut rig = Rig::new(ServerLimits { engine, ..limits });
     let conn = rig.open(0, "n");
@@ -268,7 +268,7 @@ fn the_work_of_a_batch_is_bounded_and_what_exceeds_it_is_refused() {
         let answer = rig.wanted(conn, id, &ClientFrame::Batch { requests: List::new(&items) });
         let refused = answer[0].matches("TooMany").count();
         assert!((488..495).contains(&refused) && answer[0].ends_with("TooMany"), "{refused}");
-        assert!(rig.server.turn.spent < 4 * WORK_MAX, "{}", rig.server.turn.spent);
+        assert!(rig.server.budget.spent < 4 * WORK_MAX, "{}", rig.server.budget.spent);
     }
     assert_eq!(rig.server.engine.key_count(), 101, "the last was not executed");
     // Each batch has a budget of its own.
