@@ -4,12 +4,14 @@
 # FEATURES for the library: --no-default-features leaves agents and RPC out.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint lib pages install uninstall examples header interop bench fuzz clean
+.PHONY: help demo test check lint lib pages install uninstall examples header interop bench fuzz soak clean
 
 CARGO ?= cargo
 CXXFLAGS ?= -O2 -Wall -Wextra
 PYTHON ?= python3
 FUZZ_SECONDS ?= 60
+SEEDS ?= 10000
+JOBS ?= $(shell nproc)
 FEATURES ?=
 
 # Where `make install` copies to, with the usual names, and from where.
@@ -162,6 +164,11 @@ bench: ## Criterion benches, then the tables beside the kernel's floor and PyTor
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS; needs a nightly toolchain and cargo-fuzz
 	set -e; targets=$$($(CARGO) +nightly fuzz list); for target in $$targets; do $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); done
+
+soak: ## The simulator over SEEDS further seeds of each world in JOBS processes; resumes, and adds up in target/soak
+	$(call needs,$(PYTHON) tests/soak.py runs the simulator in parallel)
+	$(CARGO) build --locked --release -p rendezvous-tests --bin sim
+	$(PYTHON) tests/soak.py --seeds $(SEEDS) --jobs $(JOBS)
 
 clean: ## Remove all that was built, PyTorch's environment too
 	rm -rf target fuzz/target tests/nostd/*/target

@@ -24,6 +24,7 @@ mod restarts;
 mod rpc_groups;
 mod run;
 mod sim;
+mod soak;
 mod tidy;
 mod watching;
 
