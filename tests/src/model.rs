@@ -45,14 +45,14 @@ pub struct Iteration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Wait {
     conn: ConnId,
     missing: Vec<Vec<u8>>,
 }
 
 /// Model of a store.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Model {
     limits: EngineLimits,
     values: BTreeMap<Vec<u8>, Held>,
@@ -100,20 +100,27 @@ impl Model {
         self.waits.retain(|wait| wait.conn != conn);
     }
 
-    /// Executes one request.
+    /// Executes one request. It is refused exactly if the store would exceed its limit afterwards.
     ///
     /// # Errors
     /// The request was refused.
     pub fn apply(&mut self, conn: ConnId, request: &Request<'_>) -> Result<Iteration, Refused> {
+        let mut next = self.clone();
+        let done = next.execute(conn, request)?;
+        if next.stored_bytes() > self.limits.stored_bytes_max {
+            return Err(Refused);
+        }
+        *self = next;
+        Ok(done)
+    }
+
+    fn execute(&mut self, conn: ConnId, request: &Request<'_>) -> Result<Iteration, Refused> {
         let mut poll = Iteration::default();
         match *request {
             Request::Set { key, value } => {
-                self.capacity_to_replace(&[(key, value.len())])?;
                 self.put(joined(key), Held::Text(value.to_vec()), &mut poll);
             }
             Request::MultiSet { pairs } => {
-                let wanted: Vec<_> = pairs.iter().map(|(key, value)| (key, value.len())).collect();
-                self.capacity_to_replace(&wanted)?;
                 for (key, value) in pairs.iter() {
                     self.put(joined(key), Held::Text(value.to_vec()), &mut poll);
                 }
@@ -123,7 +130,6 @@ impl Model {
                 let sets = current.as_deref().unwrap_or_default() == expected && current.is_some()
                     || current.is_none() && expected.is_empty();
                 if sets {
-                    self.capacity_to_replace(&[(key, desired.len())])?;
                     self.put(joined(key), Held::Text(desired.to_vec()), &mut poll);
                     poll.answer = string(desired);
                 } else {
@@ -135,13 +141,11 @@ impl Model {
                 poll.answer = keys.iter().flat_map(|key| string(&self.read(key))).collect();
             }
             Request::Add { key, delta } => {
-                self.capacity_to_replace(&[(key, 20)])?;
                 let sum = self.count_of(key)?.wrapping_add(delta);
                 self.put(joined(key), Held::Count(sum), &mut poll);
                 poll.answer = number(sum);
             }
             Request::Append { key, value } => {
-                self.check_capacity_beside(key, value.len() as u64)?;
                 let text = [self.read(key), value.to_vec()].concat();
                 self.put(joined(key), Held::Text(text), &mut poll);
             }
@@ -155,14 +159,11 @@ impl Model {
                 if missing.is_empty() {
                     poll.answer = vec![STOP_WAITING];
                 } else {
-                    let wanted: Vec<_> = keys.iter().map(|key| (key, 0)).collect();
-                    self.capacity_to_replace(&wanted)?;
                     self.room_to_wait(conn, keys.len())?;
                     self.waits.push(Wait { conn, missing });
                 }
             }
             Request::Barrier { key, world_size } => {
-                self.capacity_to_replace(&[(key, 20)])?;
                 self.room_to_wait(conn, 1)?;
                 let arrived = self.count_of(key)?.wrapping_add(1);
                 self.values.insert(joined(key), Held::Count(arrived));
@@ -182,7 +183,6 @@ impl Model {
                 poll.answer = number(i64::from(self.values.remove(&joined(key)).is_some()));
             }
             Request::QueuePush { key, value } => {
-                self.check_capacity_beside(key, value.len() as u64 + ITEM_COST_BYTES)?;
                 self.queues.entry(joined(key)).or_default().push_back(value.to_vec());
                 self.wake_one(&joined(key), &mut poll);
             }
@@ -212,29 +212,6 @@ impl Model {
 
     fn registrations(&self) -> usize {
         self.waits.iter().map(|wait| wait.missing.len()).sum()
-    }
-
-    /// Checks the capacity for values of these lengths in place of the present ones. Values that do not grow need none.
-    fn capacity_to_replace(&self, wanted: &[(Key<'_>, usize)]) -> Result<(), Refused> {
-        let gross: u64 = wanted.iter().map(|&(key, bytes)| cost(key, bytes)).sum();
-        let held: u64 = wanted.iter().map(|&(key, bytes)| self.held(key).min(cost(key, bytes))).sum();
-        self.check_capacity(gross - held)
-    }
-
-    /// Checks the capacity for this many more bytes.
-    fn check_capacity_beside(&self, key: Key<'_>, more: u64) -> Result<(), Refused> {
-        self.check_capacity(cost(key, 0) + more - self.held(key).min(cost(key, 0)))
-    }
-
-    /// Returns the bytes that are charged for a key and its value.
-    fn held(&self, key: Key<'_>) -> u64 {
-        let name = joined(key);
-        let value = self.values.get(&name).map_or(0, Held::charge);
-        if self.names().contains(name.as_slice()) { name.len() as u64 + KEY_COST_BYTES + value } else { 0 }
-    }
-
-    fn check_capacity(&self, more: u64) -> Result<(), Refused> {
-        if self.stored_bytes() + more > self.limits.stored_bytes_max { Err(Refused) } else { Ok(()) }
     }
 
     fn room_to_wait(&self, conn: ConnId, keys: usize) -> Result<(), Refused> {
@@ -280,10 +257,6 @@ impl Model {
         }
         true
     }
-}
-
-fn cost(key: Key<'_>, bytes: usize) -> u64 {
-    (key.len() + bytes) as u64 + KEY_COST_BYTES
 }
 
 fn joined(key: Key<'_>) -> Vec<u8> {

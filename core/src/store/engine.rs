@@ -7,6 +7,7 @@
 //! queue and a missing key is released when the key is set.
 
 mod fences;
+mod growth;
 mod history;
 mod leases;
 mod native;
@@ -25,9 +26,11 @@ pub use value::KeptValue;
 
 use crate::ids::WaiterId;
 use crate::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};
+use crate::ordered::Named;
 use crate::prelude::*;
 use crate::store::number;
 use crate::store::op::{Key, Keys, Pairs, Request};
+use crate::store::txn::Write;
 use core::cell::Cell;
 use fences::Fences;
 use native::Extras;
@@ -311,21 +314,23 @@ impl Engine {
 
     fn set(&mut self, key: Key<'_>, value: &[u8]) -> Result<Answer<'static>, ApplyError> {
         self.capacity_to_replace(key, value.len())?;
+        self.set_unchecked(key, value);
+        Ok(Answer::Nothing)
+    }
+
+    /// Sets a value for which there is capacity.
+    fn set_unchecked(&mut self, key: Key<'_>, value: &[u8]) {
         let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
         self.store(slot, value);
-        Ok(Answer::Nothing)
     }
 
     fn multi_set(&mut self, pairs: Pairs<'_>) -> Result<Answer<'static>, ApplyError> {
         let gross = pairs.iter().map(|(key, value)| cost(key, value.len())).sum();
         if self.check_capacity(gross).is_err() {
-            let held = pairs.iter().map(|(key, value)| self.held(key).min(cost(key, value.len()))).sum();
-            self.check_capacity(gross.saturating_sub(held))?;
+            let writes = pairs.iter().map(|(key, value)| Write::Set { key, value });
+            self.check_growth_of(writes).map_err(|(error, _)| error)?;
         }
-        for (key, value) in pairs.iter() {
-            let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
-            self.store(slot, value);
-        }
+        pairs.iter().for_each(|(key, value)| self.set_unchecked(key, value));
         Ok(Answer::Nothing)
     }
 
@@ -359,6 +364,12 @@ impl Engine {
     #[inline]
     fn add(&mut self, key: Key<'_>, delta: i64) -> Result<Answer<'static>, ApplyError> {
         self.capacity_to_replace(key, number::DIGITS_MAX)?;
+        self.add_unchecked(key, delta)
+    }
+
+    /// Adds to a number for which there is capacity.
+    #[inline]
+    fn add_unchecked(&mut self, key: Key<'_>, delta: i64) -> Result<Answer<'static>, ApplyError> {
         let (slot, current) = self.counter(key)?;
         let sum = current.wrapping_add(delta);
         self.count(slot, sum);
@@ -367,13 +378,21 @@ impl Engine {
     }
 
     fn append(&mut self, key: Key<'_>, more: &[u8]) -> Result<Answer<'static>, ApplyError> {
-        self.check_capacity_beside(key, more.len() as u64)?;
+        if self.check_capacity(cost(key, more.len())).is_err() {
+            let write = Write::Append { key, value: more };
+            self.check_growth_of(core::iter::once(write)).map_err(|(error, _)| error)?;
+        }
+        self.append_unchecked(key, more);
+        Ok(Answer::Nothing)
+    }
+
+    /// Appends to a value for which there is capacity.
+    fn append_unchecked(&mut self, key: Key<'_>, more: &[u8]) {
         let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
         self.revision += 1;
         self.slots.change(slot, self.revision, |value, meter| value.append(more, meter));
         self.changed(slot);
         self.wake_all(slot);
-        Ok(Answer::Nothing)
     }
 
     fn delete(&mut self, key: Key<'_>) -> Answer<'static> {
@@ -419,8 +438,8 @@ impl Engine {
                 None => {
                     let gross = keys.iter().map(|key| cost(key, 0)).sum();
                     if self.check_capacity(gross).is_err() {
-                        let held = keys.iter().map(|key| self.held(key).min(cost(key, 0))).sum();
-                        self.check_capacity(gross.saturating_sub(held))?;
+                        let more = self.new_names(keys);
+                        self.check_capacity(more)?;
                     }
                     self.waits
                         .check_capacity(waiter, keys.len(), &self.limits)
@@ -432,6 +451,19 @@ impl Engine {
             self.waits.register(id, slot, &mut self.slots);
         }
         Ok(if wait.is_some() { Answer::Parked } else { Answer::Released })
+    }
+
+    /// Returns what the keys that are not in the table would be charged.
+    #[cold]
+    fn new_names(&mut self, keys: Keys<'_>) -> u64 {
+        let (mut names, mut more): (Named<()>, u64) = (Named::new(), 0);
+        for key in keys.iter() {
+            let name = contiguous_key(key, &mut self.joined);
+            if self.slots.find(name).is_none() && names.insert(name, ()).is_none() {
+                more += cost(key, 0);
+            }
+        }
+        more
     }
 
     fn barrier(

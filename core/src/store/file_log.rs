@@ -232,19 +232,34 @@ impl Log {
     pub fn answer<'a>(&'a self, request: &Request<'a>, records: &mut Vec<u8>) -> Result<Reply<'a>, LogError> {
         records.clear();
         let reply = self.decide(request, records)?;
-        let more = match request {
-            // A deletion frees capacity.
-            Request::Delete { .. } => 0,
-            Request::MultiSet { pairs } => records.len() as u64 + pairs.len() as u64 * KEY_COST_BYTES,
-            _ => records.len() as u64 + KEY_COST_BYTES,
-        };
-        // The length field of a record has 32 bits, whatever the limit.
-        let bytes_max = self.limits.stored_bytes_max.min(u64::from(u32::MAX));
-        if more > 0 && !records.is_empty() && self.stored_bytes + more > bytes_max {
-            return Err(LimitError::Stored { bytes_max }.into());
-        }
+        self.check_capacity(records)?;
         appending::pad(records, self.offset);
         Ok(reply)
+    }
+
+    /// Checks that the store does not exceed its limit after any of these records, so that each reader with this limit
+    /// can replay them.
+    fn check_capacity(&self, records: &[u8]) -> Result<(), LogError> {
+        // The length field of a record has 32 bits, whatever the limit.
+        if u32::try_from(records.len()).is_err() {
+            return Err(LimitError::Stored { bytes_max: u64::from(u32::MAX) }.into());
+        }
+        let bytes_max = self.limits.stored_bytes_max;
+        let (mut stored_bytes, mut planned, mut rest) = (self.stored_bytes, Named::new(), records);
+        while let Ok(Record { key, value, tail, .. }) = split_record(rest) {
+            rest = tail;
+            if key.first() == Some(&DELETION) {
+                // It frees capacity, and comes alone.
+                continue;
+            }
+            let stored = self.value(key).map_or(0, |value| cost(key, value));
+            let before = planned.insert(key, cost(key, value)).unwrap_or(stored);
+            stored_bytes = stored_bytes - before + cost(key, value);
+            if stored_bytes > bytes_max {
+                return Err(LimitError::Stored { bytes_max }.into());
+            }
+        }
+        Ok(())
     }
 
     fn decide<'a>(&'a self, request: &Request<'a>, records: &mut Vec<u8>) -> Result<Reply<'a>, LogError> {

@@ -335,6 +335,23 @@ fn a_file_of_zeros_is_no_store() {
     store.set(b"k", b"v", DEFAULT).expect("it is a store again");
 }
 
+#[test]
+fn reading_one_long_record_ends_with_the_deadline() {
+    let file = TemporaryFile::new("long-record");
+    let other = fs::File::create(file.path()).expect("the file");
+    let bytes = 3u32 << 30;
+    other.write_all_at(&[&2u32.to_le_bytes()[..], b"/k", &bytes.to_le_bytes()].concat(), 0).expect("written");
+    other.set_len(10 + u64::from(bytes)).expect("a hole");
+    let options = FileStoreOptions {
+        timeouts: Timeouts { call: Duration::from_millis(50), answer: SOON },
+        ..options(None)
+    };
+    let error = Store::open_file(file.path(), options).expect_err("there is too much to read");
+    assert_eq!((error.kind(), error.cause()), (ErrorKind::TimedOut, Cause::ReadUpTo(0)), "{error}");
+    assert!(error.elapsed() < Duration::from_secs(5), "{error}");
+    assert_eq!(other.metadata().expect("the file").len(), 10 + u64::from(bytes), "left as it was");
+}
+
 /// Returns the file's two counters.
 fn counters(file: &TemporaryFile) -> [i64; 2] {
     let bytes = fs::read(file.path()).expect("the file");

@@ -1,8 +1,10 @@
 //! Leases: groups of keys that are removed together, and their expiry.
 
+use super::contiguous_key;
 use crate::limits::{HistoryLimits, KEY_COST_BYTES};
 use crate::ordered::{Map, Named, Set, numbers};
-use crate::time::{Duration, Instant};
+use crate::prelude::*;
+use crate::store::op::Keys;
 
 /// Id of a lease of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,10 +80,32 @@ impl Leases {
         if self.leases.get(id).is_none() {
             return Err(LeaseError::Unknown(id.0));
         }
-        if self.of_key.len().saturating_add(more) > limits.leased_keys_max {
+        if !self.has_capacity(more, limits) {
             return Err(LeaseError::TooMany(limits.leased_keys_max));
         }
         Ok(())
+    }
+
+    /// Returns whether `more` keys may be attached, of whichever lease.
+    pub(super) fn has_capacity(&self, more: usize, limits: &HistoryLimits) -> bool {
+        self.of_key.len().saturating_add(more) <= limits.leased_keys_max
+    }
+
+    /// Returns how many of the keys are attached to no lease, and what they would be charged.
+    #[cold]
+    pub(super) fn unattached(&self, keys: Keys<'_>, joined: &mut Vec<u8>) -> (usize, u64) {
+        let (mut names, mut bytes): (Named<()>, u64) = (Named::new(), 0);
+        for key in keys.iter() {
+            let name = contiguous_key(key, joined);
+            if !self.is_attached(name) && names.insert(name, ()).is_none() {
+                bytes += cost(name.len());
+            }
+        }
+        (names.len(), bytes)
+    }
+
+    pub(super) fn is_attached(&self, key: &[u8]) -> bool {
+        self.of_key.contains(key)
     }
 
     pub(super) fn attach(&mut self, id: LeaseId, key: &[u8]) {

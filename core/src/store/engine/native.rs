@@ -30,6 +30,10 @@ impl Extras {
     pub(super) const fn history_bytes(&self) -> u64 {
         self.history.bytes()
     }
+
+    pub(super) fn is_leased(&self, key: &[u8]) -> bool {
+        self.leases.is_attached(key)
+    }
 }
 
 /// Result of removing the keys with a prefix.
@@ -373,10 +377,16 @@ impl Engine {
     /// The lease does not exist, or there are too many leased keys, or the store is full; nothing was attached.
     pub fn lease_attach(&mut self, lease: LeaseId, keys: Keys<'_>) -> Result<(), LeaseError> {
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
-        extras.leases.check_capacity(lease, keys.len(), &extras.limits)?;
-        let more = keys.iter().map(|key| leases::cost(key.len())).sum::<u64>();
-        if self.slots.stored_bytes() + self.leased_bytes + more > self.limits.stored_bytes_max {
-            return Err(LeaseError::Full(self.limits.stored_bytes_max));
+        let (mut count, mut more) = (keys.len(), keys.iter().map(|key| leases::cost(key.len())).sum::<u64>());
+        let stored = self.slots.stored_bytes() + self.leased_bytes;
+        let bytes_max = self.limits.stored_bytes_max;
+        if stored + more > bytes_max || !extras.leases.has_capacity(count, &extras.limits) {
+            // Some of the keys may be attached already, or be given twice.
+            (count, more) = extras.leases.unattached(keys, &mut self.joined);
+        }
+        extras.leases.check_capacity(lease, count, &extras.limits)?;
+        if stored + more > bytes_max {
+            return Err(LeaseError::Full(bytes_max));
         }
         self.work.set(self.work.get() + 3 * keys.len() as u64);
         for key in keys.iter() {
@@ -497,68 +507,20 @@ impl Engine {
                 removed += self.count_to_remove(prefix, removed).map_err(|error| (error, Some(prefix)))?;
             }
         }
-        self.check_capacity(writes.clone().map(|write| cost_of(&write)).sum()).map_err(no_key)?;
-        if writes.clone().any(|write| matches!(write, Write::Add { .. })) {
-            self.rehearse(writes.clone())?;
+        let has_capacity = self.check_capacity(writes.clone().map(|write| cost_of(&write)).sum()).is_ok();
+        if !has_capacity || writes.clone().any(|write| matches!(write, Write::Add { .. })) {
+            self.check_growth_of(writes.clone())?;
         }
         for write in writes {
             match write {
-                Write::Set { key, value } => drop(self.set(key, value).map_err(no_key)?),
+                Write::Set { key, value } => self.set_unchecked(key, value),
                 Write::Delete { key } => drop(self.delete(key)),
                 Write::DeletePrefix { prefix } => {
                     let mut removal = self.removal(&prefix.pieces().concat(), Fenced::Stays);
                     _ = self.remove_some(&mut removal, usize::MAX);
                 }
-                Write::Add { key, delta } => drop(self.add(key, delta).map_err(no_key)?),
-                Write::Append { key, value } => drop(self.append(key, value).map_err(no_key)?),
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies the writes to copies of what ADD reads of the values, to check that each finds a number.
-    fn rehearse<'w>(
-        &mut self,
-        writes: impl Iterator<Item = Write<'w>>,
-    ) -> Result<(), (ApplyError, Option<Key<'w>>)> {
-        let head = |bytes: &'w [u8]| &bytes[..bytes.len().min(number::TEXT_BYTES_MAX)];
-        let mut beside: Named<Value> = Named::new();
-        for write in writes {
-            let (Write::Set { key, .. }
-            | Write::Delete { key }
-            | Write::Add { key, .. }
-            | Write::Append { key, .. }) = write
-            else {
-                if let Write::DeletePrefix { prefix } = write {
-                    let prefix = contiguous_key(prefix, &mut self.joined);
-                    beside.remove_prefix(prefix);
-                    self.slots.with_prefix(prefix, Bound::Included(prefix), |all| {
-                        all.for_each(|id| drop(beside.insert(&self.slots[id].key, Value::Absent)));
-                    });
-                }
-                continue;
-            };
-            let (whole, key) = (key, contiguous_key(key, &mut self.joined));
-            let stored = self.slots.find(key);
-            let meter = self.slots.meter();
-            let value = beside.entry(key, || match stored.map(|id| &self.slots[id].value) {
-                None | Some(Value::Absent) => Value::Absent,
-                Some(Value::Number(number)) => Value::Number(*number),
-                Some(value) => Value::Bytes(value.as_ref().head(&mut [0; number::TEXT_BYTES_MAX]).to_vec()),
-            });
-            match write {
-                Write::Set { value: new, .. } => value.set(head(new), meter),
-                Write::Append { value: more, .. } => {
-                    if value.len() < number::TEXT_BYTES_MAX || matches!(value, Value::Number(_)) {
-                        value.append(head(more), meter);
-                    }
-                }
-                Write::Add { delta, .. } => {
-                    let number = value.as_number().ok_or((ApplyError::NotANumber, Some(whole)))?;
-                    let sum = number.wrapping_add(delta);
-                    *value = Value::Number(sum);
-                }
-                Write::Delete { .. } | Write::DeletePrefix { .. } => *value = Value::Absent,
+                Write::Add { key, delta } => drop(self.add_unchecked(key, delta).map_err(no_key)?),
+                Write::Append { key, value } => self.append_unchecked(key, value),
             }
         }
         Ok(())

@@ -193,9 +193,14 @@ impl Slots {
 
     /// Drops the queue of a slot. Returns whether there was one.
     pub(super) fn drop_queue(&mut self, id: SlotId) -> bool {
-        let Some(queue) = self[id].queue.take() else { return false };
-        self.stored_bytes -= queue.iter().map(|item| item.len() as u64 + ITEM_COST_BYTES).sum::<u64>();
-        true
+        self.stored_bytes -= self.queue_bytes(id);
+        self[id].queue.take().is_some()
+    }
+
+    /// Returns the charge of the queued items of a slot.
+    pub(super) fn queue_bytes(&self, id: SlotId) -> u64 {
+        let items = self[id].queue.iter().flatten();
+        items.map(|item| item.len() as u64 + ITEM_COST_BYTES).sum()
     }
 
     /// Maintains all slots in key order from now on, so that a prefix query visits no other keys. Each new key then

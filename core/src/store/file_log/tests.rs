@@ -297,6 +297,41 @@ fn deleting_needs_no_room() {
 }
 
 #[test]
+fn what_fits_is_taken_to_the_byte_and_read_again() {
+    let limits = LogLimits { stored_bytes_max: 2 * (2 + KEY_COST_BYTES) + 20 };
+    let full = LogError::Limit(LimitError::Stored { bytes_max: limits.stored_bytes_max });
+    let (mut log, mut records, mut file) = (Log::new(limits), Vec::new(), Vec::new());
+    let mut attempt = |log: &mut Log, request: &Request<'static>| {
+        log.answer(request, &mut records).map(drop)?;
+        file.extend_from_slice(&records);
+        assert_eq!(log.replay(&records, file.len() as u64), Ok(0));
+        assert_eq!(Log::new(limits).replay(&file, file.len() as u64), Ok(0), "another reader");
+        Ok(())
+    };
+    let key = |name: &'static str| Key::scoped(KEY_SCOPE, name.as_bytes());
+    const SOME: &[u8] = b"0123456789";
+    let set = |name, value| Request::Set { key: key(name), value };
+    for _ in 0..2 {
+        assert_eq!(attempt(&mut log, &set("k", SOME)), Ok(()));
+        assert_eq!(attempt(&mut log, &set("l", SOME)), Ok(()));
+    }
+    assert_eq!(log.stored_bytes, limits.stored_bytes_max);
+    assert_eq!(attempt(&mut log, &set("l", b"01234567890")), Err(full));
+    assert_eq!(attempt(&mut log, &Request::Append { key: key("l"), value: b"0" }), Err(full));
+    assert_eq!(
+        attempt(&mut log, &Request::CompareSet { key: key("l"), expected: SOME, desired: SOME }),
+        Ok(())
+    );
+    let sets = |pairs| Request::MultiSet { pairs: Pairs::scoped(KEY_SCOPE, pairs) };
+    const SHRINKS_FIRST: &[(&[u8], &[u8])] = &[(b"k", b""), (b"l", b"01234567890123456789")];
+    const SHRINKS_LAST: &[(&[u8], &[u8])] = &[(b"k", SOME), (b"l", SOME)];
+    assert_eq!(attempt(&mut log, &sets(SHRINKS_FIRST)), Ok(()));
+    // A reader could not replay the first record.
+    assert_eq!(attempt(&mut log, &sets(SHRINKS_LAST)), Err(full));
+    assert_eq!(log.stored_bytes, limits.stored_bytes_max);
+}
+
+#[test]
 fn a_record_that_may_not_be_kept_is_not_read() {
     let mut log = Log::new(LogLimits { stored_bytes_max: 1 << 21 });
     let header = |value_bytes: u32| [&2u32.to_le_bytes()[..], b"/k", &value_bytes.to_le_bytes()].concat();
