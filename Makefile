@@ -162,8 +162,9 @@ bench: ## Criterion benches, then the tables beside the kernel's floor and PyTor
 	$(CARGO) bench -p rendezvous-benches --features criterion
 	$(PYTHON) benches/peers/run.py
 
-fuzz: ## Each fuzz target for FUZZ_SECONDS; needs a nightly toolchain and cargo-fuzz
-	set -e; targets=$$($(CARGO) +nightly fuzz list); for target in $$targets; do $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); done
+fuzz: ## Each fuzz target for FUZZ_SECONDS, JOBS at a time; resumes, and adds up in target/fuzz; needs a nightly toolchain
+	$(call needs,$(PYTHON) fuzz/run.py runs the targets)
+	$(PYTHON) fuzz/run.py --seconds $(FUZZ_SECONDS) --jobs $(JOBS)
 
 soak: ## The simulator over SEEDS further seeds of each world in JOBS processes; resumes, and adds up in target/soak
 	$(call needs,$(PYTHON) tests/soak.py runs the simulator in parallel)

@@ -233,7 +233,7 @@ const ENTRIES: &[Entry] = &[
     Entry("docs/testing.md", "make check", Check::Steps),
     Entry("docs/testing.md", "cargo run -p rendezvous-tests --bin sim", Check::Steps),
     Entry("docs/testing.md", "cd target/planted/copy", Check::Steps),
-    Entry("fuzz/README.md", "cargo +nightly fuzz", Check::Steps),
+    Entry("fuzz/README.md", "make fuzz", Check::Steps),
     Entry("rpc/README.md", "cargo test", Check::Steps),
 ];
 
@@ -385,7 +385,12 @@ fn missing_in(line: &str, files: &[(String, String)]) -> Vec<String> {
     let variables = words.iter().filter_map(|word| word.split_once('=')).map(|(name, _)| name);
     for name in variables.filter(|name| !name.starts_with('-')) {
         let is_code = |path: &str| path.starts_with("tests/") && path.ends_with(".rs") && path != file!();
-        if !files.iter().any(|(path, text)| is_code(path) && text.contains(&format!("\"{name}\""))) {
+        let is_read = |(path, text): &(String, String)| {
+            let is_set =
+                path == "Makefile" && words.contains(&"make") && text.contains(&format!("\n{name} ?="));
+            is_set || is_code(path) && text.contains(&format!("\"{name}\""))
+        };
+        if !files.iter().any(is_read) {
             missing.push(name.to_owned());
         }
     }
@@ -410,6 +415,7 @@ fn steps_name_what_exists() {
         ("cargo run -p rendezvous-tests --bin simulator", "tests/src/bin/simulator.rs"),
         ("cargo run -p rendezvous-tests --bin sim -- --sead 7", "--sead"),
         ("SIM_SEADS=1 cargo nextest run sim", "SIM_SEADS"),
+        ("make soak SEADS=1", "SEADS"),
         ("benches/peers/ran.py", "benches/peers/ran.py"),
     ] {
         assert_eq!(missing_in(line, &files), [missing]);

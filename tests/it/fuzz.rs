@@ -1,5 +1,6 @@
 //! The fuzz targets on a stable compiler: over their committed corpus, and over noise that follows from seeds.
 
+use crate::c_calls::c_calls;
 use rendezvous_tests::entropy::noise;
 use rendezvous_tests::fuzz;
 
@@ -39,6 +40,40 @@ fn some_noise(seed: u64) -> Vec<u8> {
 fn decoder_holds() {
     run("decoder", fuzz::decoder, 2000, some_noise);
     run("decoder", fuzz::decoder, 2000, fuzz::talk);
+}
+
+#[test]
+fn native_decoder_holds() {
+    run("native", fuzz::native, 1000, some_noise);
+    run("native", fuzz::native, 2000, fuzz::native_talk);
+}
+
+#[test]
+fn file_log_is_as_its_model() {
+    run("file_log", fuzz::file_log, 2000, some_noise);
+}
+
+#[test]
+fn formats_hold() {
+    run("formats", fuzz::formats, 2000, some_noise);
+}
+
+#[test]
+fn native_server_keeps_to_its_protocol() {
+    run("native_server", fuzz::native_server, 1000, some_noise);
+}
+
+#[test]
+fn c_calls_hold() {
+    run("c_calls", c_calls, 300, some_noise);
+}
+
+#[test]
+fn no_input_costs_more_than_its_bound() {
+    let body = |bytes: &[u8]| {
+        fuzz::cost(bytes);
+    };
+    run("cost", body, 500, some_noise);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod abi;
 mod bad_input;
+mod c_calls;
 mod c_programs;
 mod counting;
 mod documents;

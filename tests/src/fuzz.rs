@@ -1,13 +1,24 @@
 //! Bodies of the fuzz targets. Each takes any bytes and panics when a property does not hold. The integration tests run
 //! them over the committed corpus and over seeded noise.
 
+mod cost;
 mod decoder;
 mod engine;
+mod file_log;
+mod formats;
+mod native;
+mod native_frames;
+mod native_server;
 mod rpc;
 mod server;
 
+pub use cost::cost;
 pub use decoder::decoder;
 pub use engine::engine;
+pub use file_log::file_log;
+pub use formats::formats;
+pub use native::{native, native_talk};
+pub use native_server::native_server;
 pub use rpc::{rpc, rpc_talk};
 pub use server::server;
 

@@ -2,6 +2,7 @@
 //! simulator, and the bodies of the fuzz targets.
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "tests run where std is")]
 
+pub mod counting;
 pub mod entropy;
 pub mod frames;
 pub mod fuzz;

@@ -120,6 +120,7 @@ impl Server {
     /// The input does not fit the state. Nothing has changed.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
         self.pass_time(now);
+        self.budget = Budget::default();
         self.renew_budget();
         match input {
             Input::Accepted { conn, peer } => self.accept(conn, peer)?,
@@ -150,6 +151,12 @@ impl Server {
             self.settle();
         }
         Ok(())
+    }
+
+    /// Returns the work for the last input, in the units of [`ServerLimits::work_per_input_max`].
+    pub fn work(&mut self) -> u64 {
+        self.budget.spend(&self.engine, &mut self.conns);
+        self.budget.before + self.budget.spent
     }
 
     /// Returns the next action. The caller drains it after every input.
@@ -514,8 +521,9 @@ impl Server {
         }
     }
 
+    /// Gives the next kind of work of a tick a budget of its own.
     const fn renew_budget(&mut self) {
-        self.budget = Budget::new(&self.limits);
+        self.budget.renew(self.limits.work_per_input_max);
     }
 
     /// Serves parked frames, one connection after the other, until the turn is over.
@@ -629,11 +637,13 @@ impl Server {
 struct Budget {
     left: u64,
     spent: u64,
+    /// Work for the same input that had a budget of its own.
+    before: u64,
 }
 
 impl Budget {
-    const fn new(limits: &ServerLimits) -> Self {
-        Self { left: limits.work_per_input_max, spent: 0 }
+    const fn renew(&mut self, work: u64) {
+        *self = Self { left: work, spent: 0, before: self.before + self.spent };
     }
 
     /// Subtracts the work since the last call. Returns whether nothing is left.

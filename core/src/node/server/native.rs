@@ -591,9 +591,9 @@ impl Native {
         self.expire_waits(context);
         self.tick_barriers(context);
         self.tick_rounds(context);
-        *context.budget = Budget::new(context.limits);
+        context.budget.renew(context.limits.work_per_input_max);
         self.serve_released(context);
-        *context.budget = Budget::new(context.limits);
+        context.budget.renew(context.limits.work_per_input_max);
         self.run_jobs(context);
     }
 
@@ -602,7 +602,7 @@ impl Native {
         self.stopped = true;
         // There is no later turn.
         while self.barriers.has_output() {
-            *context.budget = Budget { left: context.limits.work_per_input_max.max(1), spent: 0 };
+            context.budget.renew(context.limits.work_per_input_max.max(1));
             self.drain_barriers(context);
         }
         let _ = self.sessions.handle(context.now, Input::Stop);
