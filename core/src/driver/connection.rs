@@ -1,8 +1,10 @@
 //! Connection of a client in an event loop: a socket that never blocks.
 
+use super::ack_watch::{InFlight, silence_max};
 use super::event_loop::{EventLoop, Interest, Token, Watch};
 use super::socket::{KeepAlive, classify, finish_connect, open_socket, start_connect};
 use crate::error::Cause;
+use crate::time::Duration;
 use core::net::SocketAddr;
 use socket2::Socket;
 use std::io::{self, Read};
@@ -14,6 +16,8 @@ pub(super) struct Connection {
     watch: Watch,
     socket: Socket,
     is_connected: bool,
+    /// Longest time in which the peer's host may acknowledge nothing.
+    silence_max: Option<Duration>,
 }
 
 impl Connection {
@@ -28,7 +32,7 @@ impl Connection {
         // The next iteration learns of the connection in either case.
         start_connect(&socket, address, keep_alive)?;
         let watch = events.watch(socket.as_raw_fd(), Interest::Write, token)?;
-        Ok(Self { watch, socket, is_connected: false })
+        Ok(Self { watch, socket, is_connected: false, silence_max: silence_max(keep_alive) })
     }
 
     /// Checks, once the connecting socket is ready, whether it is connected.
@@ -60,6 +64,19 @@ impl Connection {
     /// How the connection ended.
     pub(super) fn send(&self, bytes: &[u8]) -> Result<usize, Cause> {
         Ok(retried(|| self.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL))?.unwrap_or(0))
+    }
+
+    /// Returns whether sent bytes are unacknowledged.
+    ///
+    /// # Errors
+    /// The host of the peer has been silent for too long. This is what the kernel reports of an idle connection.
+    pub(super) fn has_in_flight(&self) -> Result<bool, Cause> {
+        let (Some(silence_max), true) = (self.silence_max, self.is_connected) else { return Ok(false) };
+        let in_flight = InFlight::on(&self.socket);
+        if in_flight.is_overdue(silence_max) {
+            return Err(Cause::Os(libc::ETIMEDOUT));
+        }
+        Ok(in_flight != InFlight::Nothing)
     }
 
     /// Watches for the conditions that the connection waits for.

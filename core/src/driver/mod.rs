@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is where the clock is read")]
 #![allow(clippy::std_instead_of_core, clippy::std_instead_of_alloc, reason = "std is at home here")]
 
+mod ack_watch;
 pub mod backend;
 pub mod call_error;
 pub mod cancel;

@@ -7,8 +7,11 @@ use super::node::{Node, enter};
 use super::{died, hears};
 use crate::net::Deadline;
 use crate::process::run;
+use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::driver::socket::KeepAlive;
+use rendezvous_core::driver::store::{Store, Timeout};
+use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::node::server::{CloseReason, Event};
 use rendezvous_core::time::Duration;
 use std::fs::File;
@@ -216,4 +219,44 @@ fn a_node_whose_server_falls_silent_is_told_by_its_own_deadlines() {
         let over = node.has_said("session failed");
         assert!(over.contains(&server.local_addr().to_string()), "{over}");
     }
+}
+
+#[test]
+fn a_client_with_defaults_gives_up_a_silent_server_whatever_is_on_its_way_there() {
+    let Some(hosts) = hosts("a_client_with_defaults_gives_up_a_silent_server_whatever_is_on_its_way_there")
+    else {
+        return;
+    };
+    let (server, _told) = serve(KeepAlive::default());
+    let port = server.local_addr().port();
+    let mut idle = hosts.node_far_away(&server, "n0", &[]);
+    let mut asking = hosts.node_far_away(&server, "n1", &[]);
+    let far = hosts.far.try_clone().expect("another descriptor");
+    let (clock, (go, gone)) = (Clock::new(), mpsc::channel());
+    let c10d = std::thread::spawn(move || {
+        // SAFETY: it takes no memory, and concerns this thread only.
+        assert_eq!(unsafe { libc::setns(far.as_raw_fd(), libc::CLONE_NEWNET) }, 0, "the other host");
+        let store = Store::connect(NEAR, port, StoreOptions::default()).expect("a server");
+        store.set(b"k", b"v", Timeout::Default).expect("set");
+        let gone = gone.recv().expect("the link is taken down");
+        let error = store.set(b"k", b"w", Timeout::Default).expect_err("the server is silent");
+        (error.to_string(), clock.now().since(gone))
+    });
+    all_has_arrived();
+    hosts.near("link set near down");
+    let began = clock.now();
+    go.send(began).expect("it waits");
+    asking.reported("set k v");
+    // Five seconds of the kernel's probes, and as much again for what is on its way and for a slow machine. Without
+    // looks at the connection, the heartbeat that is due meanwhile keeps the kernel from its verdict.
+    let soon =
+        |what: &str, after: Duration| assert!(after < Duration::from_secs(10), "{what} after {after:?}");
+    let failed = asking.says("set failed: ServerGone");
+    soon(&failed, clock.now().since(began));
+    assert!(failed.contains("Connection timed out"), "{failed}");
+    let over = idle.says("session failed");
+    soon(&over, clock.now().since(began));
+    let (error, after) = c10d.join().expect("no panic");
+    assert!(error.contains("Connection timed out"), "{error}");
+    soon(&error, after);
 }

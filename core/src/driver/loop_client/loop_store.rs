@@ -2,6 +2,7 @@
 
 use super::member::{Member, MemberEvents, MemberId, MemberStore};
 use super::{CallOver, LoopEvent, SubmitResult, names_of};
+use crate::driver::ack_watch::AckWatch;
 use crate::driver::connection::Connection;
 use crate::driver::event_loop::Ready;
 use crate::driver::prelude::*;
@@ -27,6 +28,8 @@ pub(super) struct LoopStore {
     client: MultiClient,
     /// By the generation of the connection's id.
     connections: HashMap<u32, (ConnId, Connection)>,
+    /// For all connections together.
+    ack_watch: AckWatch,
     lookup: HostLookup,
     /// Connections whose bytes are sent in the next iteration.
     unflushed: Vec<ConnId>,
@@ -48,6 +51,7 @@ impl LoopStore {
             options,
             client,
             connections: HashMap::new(),
+            ack_watch: AckWatch::default(),
             lookup: HostLookup::new(host, port),
             unflushed: Vec::new(),
             unexplained: Vec::new(),
@@ -174,8 +178,23 @@ impl LoopStore {
             }
             match connection.send(bytes) {
                 Ok(0) => return,
-                Ok(count) => self.client.handle(now, Input::Sent(conn, count)),
+                Ok(count) => {
+                    self.ack_watch.sent(now);
+                    self.client.handle(now, Input::Sent(conn, count));
+                }
                 Err(cause) => return self.ended(now, conn, cause),
+            }
+        }
+    }
+
+    /// Looks whether the server's host still acknowledges what is sent.
+    fn watch_acks(&mut self, now: Instant) {
+        let looks = self.connections.values().map(|(conn, connection)| (*conn, connection.has_in_flight()));
+        for (conn, in_flight) in looks.collect::<Vec<_>>() {
+            match in_flight {
+                Ok(true) => self.ack_watch.sent(now),
+                Ok(false) => {}
+                Err(cause) => self.ended(now, conn, cause),
             }
         }
     }
@@ -225,17 +244,21 @@ impl Member for LoopStore {
         if let Some(found) = &found {
             self.looked_up(now, found);
         }
+        let is_look_due = self.ack_watch.take_due(now);
+        if is_look_due {
+            self.watch_acks(now);
+        }
         let is_due = self.client.poll_timeout().is_some_and(|due| due <= now);
         if is_due {
             self.client.handle(now, Input::Tick);
         }
-        if is_due || found.is_some() {
+        if is_due || is_look_due || found.is_some() {
             self.execute(events);
         }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.client.poll_timeout()
+        [self.client.poll_timeout(), self.ack_watch.poll_timeout()].into_iter().flatten().min()
     }
 
     fn store(&self) -> Option<MemberStore<'_>> {

@@ -4,6 +4,7 @@
 use super::calls::frame_of;
 use super::node::NodeEvent;
 use super::{Loss, Machine, NativeClientOptions, OwnedFrame, ServerFault, body_of};
+use crate::driver::ack_watch::AckWatch;
 use crate::driver::connection::Connection;
 use crate::driver::event_loop::{EventLoop, Ready, Token};
 use crate::driver::last_try::FailedTry;
@@ -153,6 +154,7 @@ pub(in crate::driver) struct SessionDriver {
     run_id: Box<[u8]>,
     lookup: HostLookup,
     connection: Option<Connection>,
+    ack_watch: AckWatch,
     received: Vec<u8>,
     unsent: Vec<u8>,
     sent: usize,
@@ -187,6 +189,7 @@ impl SessionDriver {
             run_id: Box::default(),
             lookup: HostLookup::new(host, port),
             connection: None,
+            ack_watch: AckWatch::default(),
             received: Vec::new(),
             unsent: Vec::new(),
             sent: 0,
@@ -221,7 +224,8 @@ impl SessionDriver {
 
     /// Returns the time by which [`SessionDriver::step`] must be called.
     pub(in crate::driver) fn poll_timeout(&self) -> Option<Instant> {
-        self.machine.poll_timeout().filter(|&due| due < Instant::MAX)
+        let due = self.machine.poll_timeout().filter(|&due| due < Instant::MAX);
+        [due, self.ack_watch.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Returns the incarnation of the server that greeted the session, 0 before.
@@ -303,8 +307,21 @@ impl SessionDriver {
         if let Some(found) = self.lookup.take() {
             self.resolved(&found);
         }
+        self.watch_acks(now);
         if self.machine.poll_timeout().is_some_and(|due| due <= now) {
             self.machine.handle(now, Input::Tick);
+        }
+    }
+
+    /// Looks, if that is due, whether the server's host still acknowledges what is sent.
+    fn watch_acks(&mut self, now: Instant) {
+        if !self.ack_watch.take_due(now) {
+            return;
+        }
+        match self.connection.as_ref().map(Connection::has_in_flight) {
+            Some(Ok(true)) => self.ack_watch.sent(now),
+            Some(Err(cause)) => self.lose(cause),
+            Some(Ok(false)) | None => {}
         }
     }
 
@@ -558,6 +575,9 @@ impl SessionDriver {
         self.unsent.clear();
         self.unsent.shrink_to(BYTES_KEPT_MAX);
         self.sent = 0;
+        if any {
+            self.ack_watch.sent(self.clock.now());
+        }
         any
     }
 }

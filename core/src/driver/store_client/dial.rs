@@ -144,7 +144,7 @@ impl Client {
         address: SocketAddr,
         until: Option<Instant>,
     ) -> io::Result<bool> {
-        registration.set(Some(BlockingSocket::new(open_socket(address)?)));
+        registration.set(Some(BlockingSocket::new(open_socket(address)?, self.options.keep_alive.as_ref())));
         let Some(BlockingSocket { socket, .. }) = &registration.socket else { return Ok(false) };
         let connected = start_connect(socket, address, self.options.keep_alive.as_ref())?;
         // A cancel before the connect found nothing to shut down.

@@ -1,7 +1,8 @@
 //! One connection of a blocking client: its socket, its state machine and its buffers.
 
+use crate::driver::ack_watch::{InFlight, LOOK_INTERVAL, silence_max};
 use crate::driver::prelude::*;
-use crate::driver::socket::classify;
+use crate::driver::socket::{KeepAlive, classify};
 use crate::driver::take::Take;
 use crate::error::{Cause, ErrorKind, Failure, Phase, Violation};
 use crate::node::client::{Sent, given_up};
@@ -26,6 +27,8 @@ pub(super) struct BlockingSocket {
     pub(super) socket: Socket,
     receive_timeout: Duration,
     send_timeout: Duration,
+    /// Longest time in which the server's host may acknowledge nothing.
+    silence_max: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -167,8 +170,9 @@ impl AsRawFd for BlockingSocket {
 }
 
 impl BlockingSocket {
-    pub(super) fn new(socket: Socket) -> Self {
-        Self { socket, receive_timeout: Duration::MAX, send_timeout: Duration::MAX }
+    pub(super) fn new(socket: Socket, keep_alive: Option<&KeepAlive>) -> Self {
+        let silence_max = silence_max(keep_alive);
+        Self { socket, receive_timeout: Duration::MAX, send_timeout: Duration::MAX, silence_max }
     }
 
     pub(super) fn send_all(
@@ -177,14 +181,15 @@ impl BlockingSocket {
         timer: &mut Timer<'_>,
         sent: &mut Sent,
     ) -> Result<(), ExchangeError> {
-        let Self { socket, send_timeout, .. } = self;
+        let Self { socket, send_timeout, silence_max, .. } = self;
         let set = |span| socket.set_write_timeout(Some(span));
+        let mut waiting = Waiting::new(socket, *silence_max, &set, send_timeout);
         // Without the flag, a closed connection would end a process that does not expect SIGPIPE.
         let mut flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         while !bytes.is_empty() {
             let may_wait = flags & libc::MSG_DONTWAIT == 0;
             if may_wait {
-                arm(send_timeout, timer, *sent, &set)?;
+                waiting.arm(timer, *sent)?;
             }
             let went = socket.send_with_flags(bytes, flags);
             // Bytes that fit into the socket's buffer are sent without waiting. Time passes only for the rest.
@@ -201,7 +206,7 @@ impl BlockingSocket {
                     }
                 }
                 Err(error) if !may_wait && error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => woken(&error, send_timeout, timer, (Phase::Sending, *sent), &set)?,
+                Err(error) => waiting.woken(&error, timer, (Phase::Sending, *sent))?,
             }
         }
         Ok(())
@@ -213,69 +218,99 @@ impl BlockingSocket {
         timer: &mut Timer<'_>,
         sent: Sent,
     ) -> Result<usize, ExchangeError> {
-        let Self { socket, receive_timeout, .. } = self;
+        let Self { socket, receive_timeout, silence_max, .. } = self;
         let set = |span| socket.set_read_timeout(Some(span));
+        let mut waiting = Waiting::new(socket, *silence_max, &set, receive_timeout);
         loop {
-            arm(receive_timeout, timer, sent, &set)?;
+            waiting.arm(timer, sent)?;
             match (&*socket).read(buffer) {
                 Ok(0) => return Err(ExchangeError::Lost(Cause::Closed, sent)),
                 Ok(count) => {
                     timer.passed();
                     return Ok(count);
                 }
-                Err(error) => woken(&error, receive_timeout, timer, (Phase::Waiting, sent), &set)?,
+                Err(error) => waiting.woken(&error, timer, (Phase::Waiting, sent))?,
             }
         }
     }
 }
 
-/// Makes sure that the socket's timeout does not outlast the deadline. Makes no system call if the timeout is only a
-/// little too long, since in a steady run of calls each has the same time. A timeout that is too short only wakes
-/// early.
-fn arm(
-    timeout: &mut Duration,
-    timer: &mut Timer<'_>,
-    sent: Sent,
-    set: &dyn Fn(Duration) -> io::Result<()>,
-) -> Result<(), ExchangeError> {
-    let left = timer.left();
-    let slack = (left / 64).clamp(TIMEOUT_SLACK_MIN, TIMEOUT_SLACK_MAX);
-    if *timeout > left.saturating_add(slack) {
-        set_timeout(timeout, left, sent, set)?;
-    }
-    Ok(())
+/// Wait in one direction of a socket, until the deadline or until the server's host must be looked at.
+struct Waiting<'a> {
+    socket: &'a Socket,
+    /// `None` if the host need not be looked at any more: it has acknowledged all that was sent.
+    silence_max: Option<Duration>,
+    set: &'a dyn Fn(Duration) -> io::Result<()>,
+    /// The timeout that is set on the socket.
+    timeout: &'a mut Duration,
 }
 
-/// Checks, after a read or write failed, whether to try again.
-fn woken(
-    error: &io::Error,
-    timeout: &mut Duration,
-    timer: &mut Timer<'_>,
-    (phase, sent): (Phase, Sent),
-    set: &dyn Fn(Duration) -> io::Result<()>,
-) -> Result<(), ExchangeError> {
-    let interrupted = error.kind() == io::ErrorKind::Interrupted;
-    if !interrupted && error.raw_os_error() != Some(libc::EAGAIN) {
-        return Err(ExchangeError::Lost(classify(error).1, sent));
+impl<'a> Waiting<'a> {
+    const fn new(
+        socket: &'a Socket,
+        silence_max: Option<Duration>,
+        set: &'a dyn Fn(Duration) -> io::Result<()>,
+        timeout: &'a mut Duration,
+    ) -> Self {
+        Self { socket, silence_max, set, timeout }
     }
-    timer.passed();
-    let left = timer.left();
-    if left.is_zero() {
-        return Err(ExchangeError::TimedOut(phase));
-    }
-    // After a signal, the time until then does not count again: the next attempt is armed with what is left.
-    if interrupted { Ok(()) } else { set_timeout(timeout, left, sent, set) }
-}
 
-fn set_timeout(
-    timeout: &mut Duration,
-    left: Duration,
-    sent: Sent,
-    set: &dyn Fn(Duration) -> io::Result<()>,
-) -> Result<(), ExchangeError> {
-    // A timeout of zero would mean none.
-    *timeout = left.max(Duration::from_millis(1));
-    set(*timeout).map_err(|error| ExchangeError::Lost(classify(&error).1, sent))
+    /// Returns the time until the next look or the deadline.
+    fn left(&self, timer: &mut Timer<'_>) -> Duration {
+        let left = timer.left();
+        if self.silence_max.is_some() { left.min(LOOK_INTERVAL) } else { left }
+    }
+
+    /// Makes sure that the socket's timeout does not outlast the wait. Makes no system call if the timeout is only a
+    /// little too long, since in a steady run of calls each has the same time. A timeout that is too short only wakes
+    /// early.
+    fn arm(&mut self, timer: &mut Timer<'_>, sent: Sent) -> Result<(), ExchangeError> {
+        let left = self.left(timer);
+        let slack = (left / 64).clamp(TIMEOUT_SLACK_MIN, TIMEOUT_SLACK_MAX);
+        if *self.timeout > left.saturating_add(slack) {
+            self.set_timeout(left, sent)?;
+        }
+        Ok(())
+    }
+
+    /// Checks, after a read or write failed, whether to try again.
+    fn woken(
+        &mut self,
+        error: &io::Error,
+        timer: &mut Timer<'_>,
+        (phase, sent): (Phase, Sent),
+    ) -> Result<(), ExchangeError> {
+        let interrupted = error.kind() == io::ErrorKind::Interrupted;
+        if !interrupted && error.raw_os_error() != Some(libc::EAGAIN) {
+            return Err(ExchangeError::Lost(classify(error).1, sent));
+        }
+        timer.passed();
+        if timer.left().is_zero() {
+            return Err(ExchangeError::TimedOut(phase));
+        }
+        // After a signal, the time until then does not count again: the next attempt is armed with what is left.
+        if interrupted {
+            return Ok(());
+        }
+        if let Some(silence_max) = self.silence_max {
+            let in_flight = InFlight::on(self.socket);
+            if in_flight.is_overdue(silence_max) {
+                return Err(ExchangeError::Lost(Cause::Os(libc::ETIMEDOUT), sent));
+            }
+            if in_flight == InFlight::Nothing {
+                // From now on the kernel's probes watch the connection.
+                self.silence_max = None;
+            }
+        }
+        let left = self.left(timer);
+        self.set_timeout(left, sent)
+    }
+
+    fn set_timeout(&mut self, left: Duration, sent: Sent) -> Result<(), ExchangeError> {
+        // A timeout of zero would mean none.
+        *self.timeout = left.max(Duration::from_millis(1));
+        (self.set)(*self.timeout).map_err(|error| ExchangeError::Lost(classify(&error).1, sent))
+    }
 }
 
 const TIMEOUT_SLACK_MIN: Duration = Duration::from_millis(1);
