@@ -440,11 +440,17 @@ fn read_join(entry: &Entry<'_>) -> Result<Join, Refusal> {
         address: entry.address.into(),
         local_world_size: entry.local_world_size,
         labels: labels.collect::<Result<_, _>>()?,
-        node_rank: u32::try_from(entry.node_rank).ok(),
+        node_rank: read_node_rank(entry.node_rank)?,
         join_timeout: millis(entry.join_timeout_ms),
         settings: read_terms(&entry.terms)?,
         round_min: entry.round_min,
     })
+}
+
+/// Reads the preferred rank of a node; -1 is none.
+fn read_node_rank(rank: i32) -> Result<Option<u32>, Refusal> {
+    let is_out_of_range = |_| Refusal::invalid(&format!("node_rank is {rank}, not from -1 to {}", i32::MAX));
+    if rank == -1 { Ok(None) } else { u32::try_from(rank).map(Some).map_err(is_out_of_range) }
 }
 
 fn read_terms(terms: &Terms<'_>) -> Result<RunSettings, Refusal> {

@@ -187,8 +187,14 @@ fn joins_that_make_no_sense_are_told_what_is_wrong() {
             round_min: 0,
         },
     };
+    let ranked = |node_rank| {
+        let ClientFrame::Join { entry } = with(TERMS, b"run", b"a") else { unreachable!("it is one") };
+        ClientFrame::Join { entry: Entry { node_rank, ..entry } }
+    };
     let mut id = 0;
     for (frame, error) in [
+        (ranked(-2), "InvalidArgument 0 0 node_rank is -2, not from -1 to 2147483647"),
+        (ranked(i32::MIN), "InvalidArgument 0 0 node_rank is -2147483648, not from -1 to 2147483647"),
         (
             with(Terms { nodes_min: 0, ..TERMS }, b"run", b"a"),
             "InvalidArgument 0 0 The minimum number of nodes (0)",
