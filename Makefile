@@ -92,10 +92,12 @@ else
 	@echo "abidiff is not installed (abigail-tools): the C API was not compared with ffi/abi/baseline.abi.gz"
 endif
 
+# Two commands: in one, cargo would give the library the features of rdzv, and TLS with them.
 lib: ## librendezvous.so and .a, and the program rdzv, in target/release; headers are in include/
 	$(call needs,$(CARGO) it comes with Rust)
 	$(call needs,$(CC) a C compiler links the shared library)
-	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli $(FEATURES)
+	$(CARGO) build --locked --release -p rendezvous-ffi $(FEATURES)
+	$(CARGO) build --locked --release -p rendezvous-cli
 	ffi/link.sh target/release
 
 pages: ## Manual pages of rdzv and its completions for shells, in target/release/share
@@ -157,7 +159,8 @@ interop: lib ## Everything against real PyTorch, installed once into target/torc
 
 bench: ## Criterion benches, then the tables beside the kernel's floor and PyTorch
 	tests/interop/setup.sh
-	$(CARGO) build --locked --release -p rendezvous-ffi -p rendezvous-cli -p rendezvous-benches
+	$(CARGO) build --locked --release -p rendezvous-ffi
+	$(CARGO) build --locked --release -p rendezvous-cli -p rendezvous-benches
 	ffi/link.sh target/release
 	$(CARGO) bench -p rendezvous-benches --features criterion
 	$(PYTHON) benches/peers/run.py

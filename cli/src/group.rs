@@ -2,10 +2,11 @@
 
 use crate::endpoint::Endpoint;
 use crate::failure::{Failure, Report, complain};
+use crate::tls::ClientTls;
 use crate::units;
 use clap::Args;
 use rendezvous_core::driver::cancel::CancelToken;
-use rendezvous_core::driver::store::{Store, Timeout};
+use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::error::ErrorKind;
 use rendezvous_rpc::device_map::GroupKind;
@@ -52,6 +53,8 @@ pub(crate) struct GroupArguments {
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    tls: ClientTls,
 }
 
 pub(crate) fn run(arguments: &GroupArguments) -> ExitCode {
@@ -64,7 +67,7 @@ pub(crate) fn run(arguments: &GroupArguments) -> ExitCode {
 
 fn watch(arguments: &GroupArguments) -> Result<(), Failure> {
     let options = StoreOptions { connect_timeout: arguments.connect_timeout_ms, ..StoreOptions::default() };
-    let store = Store::connect(&arguments.endpoint.host, arguments.endpoint.port, options)?;
+    let store = arguments.tls.connect(&arguments.endpoint, options)?;
     let store = store.with_prefix(arguments.prefix.as_bytes());
     let options = ObserverOptions { pause: arguments.pause_ms };
     let observer = GroupObserver::start(&store, options);

@@ -21,6 +21,7 @@ mod pages;
 mod run;
 mod server;
 mod store;
+mod tls;
 mod units;
 
 /// Start-up and membership of distributed training: a launcher, a rendezvous, and a store that PyTorch's ranks can use

@@ -142,6 +142,7 @@ fn no_handler(error: HandlerError) -> Failure {
         HandlerError::Parameters(_)
         | HandlerError::Rdzv(_)
         | HandlerError::Static(_)
+        | HandlerError::Tls(_)
         | HandlerError::Registry(_) => Usage(error.to_string()).into(),
         error => error.into(),
     }

@@ -4,6 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::failure::complain;
 use crate::log::{Configuration, LogArguments, LogLevel, LogStyle};
 use crate::open_files;
+use crate::tls::ServerTls;
 use crate::units;
 use bytesize::ByteSize;
 use clap::builder::BoolishValueParser;
@@ -35,6 +36,8 @@ Examples:
   rdzv server --bind 10.0.0.5 --bind 127.0.0.1  that interface and this host
   rdzv server --bind [::]:29500 --dual-stack    every interface, IPv6 and IPv4
   rdzv server --bind 127.0.0.1:0                on a free port
+  rdzv server --bind 10.0.0.5 --tls-cert server.pem --tls-key server.key
+                                                native clients use TLS, with --tls-ca
 
 An endpoint without a port means port 29400, here and in the other commands. PyTorch's 29500 is left
 to jobs with env:// or static ranks on the same host.
@@ -62,6 +65,8 @@ pub(crate) struct ServerArguments {
           default_value = "4GiB")]
     stored_bytes_max: ByteSize,
     #[command(flatten)]
+    tls: ServerTls,
+    #[command(flatten)]
     log: LogArguments,
 }
 
@@ -86,6 +91,10 @@ pub(crate) fn run(arguments: &ServerArguments, configuration: &Configuration) ->
         Ok(log) => log,
         Err(error) => return failed(&format_args!("no thread for the log: {error}")),
     };
+    let tls = match arguments.tls.acceptor() {
+        Ok(tls) => tls,
+        Err(error) => return failed(&error),
+    };
     // One open file a connection.
     open_files::raise_limit();
     let server = match Server::start(ServerOptions {
@@ -93,6 +102,7 @@ pub(crate) fn run(arguments: &ServerArguments, configuration: &Configuration) ->
         more: addresses.collect(),
         limits,
         keep_alive: Some(KeepAlive::default()),
+        tls,
         observer: log.observer(style),
     }) {
         Ok(server) => Arc::new(server),

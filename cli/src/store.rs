@@ -6,6 +6,7 @@ mod value;
 
 use crate::endpoint::Endpoint;
 use crate::failure::{EXIT_CODES, Failure, Report};
+use crate::tls::ClientTls;
 use crate::units;
 use answer::Format;
 use clap::builder::BoolishValueParser;
@@ -77,6 +78,8 @@ pub(crate) struct StoreArguments {
     /// Answers and errors as JSON, one object a line
     #[arg(long, global = true, env = "RDZV_JSON", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     json: bool,
+    #[command(flatten)]
+    tls: ClientTls,
     #[command(subcommand)]
     operation: Operation,
 }
@@ -205,7 +208,7 @@ pub(crate) fn run(mut arguments: StoreArguments) -> ExitCode {
         arguments.operation.prepare(&mut io::stdin().lock())?;
         let options = arguments.options();
         let store = match location {
-            StoreLocation::Server(endpoint) => Store::connect(&endpoint.host, endpoint.port, options)?,
+            StoreLocation::Server(endpoint) => arguments.tls.connect(&endpoint, options)?,
             StoreLocation::File(path) => {
                 let timeouts = options.timeouts();
                 Store::open_file(&path, FileStoreOptions { timeouts, ..FileStoreOptions::default() })?

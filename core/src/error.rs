@@ -2,6 +2,7 @@
 
 use crate::named::named;
 use crate::time::Duration;
+use crate::tls_fault::TlsFault;
 use core::fmt;
 
 named! {
@@ -315,6 +316,8 @@ pub enum Cause {
     },
     /// The peer violated the protocol.
     Violation(Violation),
+    /// TLS failed.
+    Tls(TlsFault),
     /// The peer is PyTorch's store, which does not speak this protocol.
     ForeignStore,
     /// A limit was reached.
@@ -438,6 +441,9 @@ impl Sentence<'_> {
                 let lost = if self.failure.is_of_a_file() { "file" } else { "server" };
                 write!(f, " lost its {lost} after {span} while {phase}")?;
             }
+            ErrorKind::WrongProtocol if matches!(self.failure.cause, Cause::Tls(_)) => {
+                write!(f, " found no TLS in common with the peer, after {span} while {phase}")?;
+            }
             ErrorKind::WrongProtocol => {
                 write!(f, " met a peer that breaks the store protocol, after {span} while {phase}")?;
             }
@@ -499,6 +505,7 @@ impl Sentence<'_> {
                 write!(f, ": {arrived} of {world_size} have arrived")
             }
             (Cause::Violation(violation), _) => write!(f, ": {violation}"),
+            (Cause::Tls(fault), _) => write!(f, ": {fault}"),
             (Cause::ForeignStore, _) => {
                 f.write_str(": the peer is a PyTorch TCPStore, which does not speak this protocol: perhaps a torchrun agent")
             }

@@ -15,7 +15,8 @@
 //!
 //! Everything outside [`driver`] is sans-IO: bytes, time and randomness are arguments, and actions are returned as
 //! data. There are three feature levels: none (no allocator: codec and client machines), `alloc` (the store engine
-//! and the server machines), `std` (the driver over sockets). `cfg(feature = …)` occurs only in this file.
+//! and the server machines), `std` (the driver over sockets), and `tls` on top of it. `cfg(feature = …)` occurs only in
+//! this file.
 #![no_std]
 #![warn(clippy::alloc_instead_of_core, clippy::std_instead_of_alloc, clippy::std_instead_of_core)]
 #![cfg_attr(test, allow(clippy::std_instead_of_alloc, reason = "tests run where std is"))]
@@ -76,6 +77,32 @@ mod shared {
 #[doc(hidden)]
 pub mod sorted;
 pub mod time;
+#[cfg(feature = "tls")]
+#[doc(hidden)]
+pub mod tls_fault;
+/// Without TLS none of its failures is possible.
+#[cfg(not(feature = "tls"))]
+#[doc(hidden)]
+pub mod tls_fault {
+    use core::fmt;
+
+    /// Failure of a TLS connection.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct TlsFault(core::convert::Infallible);
+
+    impl TlsFault {
+        /// Returns whether another attempt would fail in the same way.
+        pub const fn is_final(self) -> bool {
+            match self.0 {}
+        }
+    }
+
+    impl fmt::Display for TlsFault {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match self.0 {}
+        }
+    }
+}
 
 // L1
 /// The key/value store: requests as data, the engine, and the machines at both ends of a connection.
@@ -129,6 +156,13 @@ pub mod barrier {
 #[cfg(feature = "alloc")]
 #[doc(hidden)]
 pub mod elastic_store;
+#[cfg(feature = "tls")]
+#[doc(hidden)]
+pub mod tls;
+#[cfg(all(feature = "alloc", not(feature = "tls")))]
+#[doc(hidden)]
+#[path = "tls_off.rs"]
+pub mod tls;
 #[doc(hidden)]
 pub mod workers;
 /// Rendezvous: nodes that do not know each other form a round with ranks.
@@ -188,6 +222,8 @@ pub mod node {
     pub mod native_client;
     #[cfg(feature = "alloc")]
     pub mod server;
+    #[cfg(feature = "alloc")]
+    pub mod tls_server;
 }
 
 // L5
@@ -214,6 +250,7 @@ pub use driver::{
     server::{Server, ServerFailure, ServerOptions, StartError},
     store::{Store, Timeout},
     store_client::StoreOptions,
+    tls::{TlsAcceptor, TlsClientOptions, TlsConnector, TlsError, TlsServerOptions},
 };
 #[cfg(feature = "alloc")]
 #[doc(inline)]

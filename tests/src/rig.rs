@@ -124,6 +124,8 @@ impl Rig {
                     Event::Accepted { .. }
                     | Event::SessionOpened { .. }
                     | Event::SessionEnded { .. }
+                    | Event::CertificatesRenewed
+                    | Event::CertificatesKept { .. }
                     | Event::Run { .. },
                 ) => {}
                 Output::Read { .. } => {}

@@ -4,6 +4,7 @@ use super::numa::Binding;
 use super::usage::Usage;
 use super::{processors, surroundings};
 use crate::log::LogArguments;
+use crate::tls::NodeTls;
 use crate::units;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
@@ -238,6 +239,8 @@ pub(crate) struct RunArguments {
     #[arg(long, alias = "numa_binding", env = "PET_NUMA_BINDING", value_enum, value_name = "WHAT")]
     pub(super) numa_binding: Option<Binding>,
     #[command(flatten)]
+    tls: NodeTls,
+    #[command(flatten)]
     pub(super) log: LogArguments,
     /// The program and its arguments; ${local_rank} stands for the worker's local rank
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
@@ -336,7 +339,8 @@ impl RunArguments {
         let is_static = backend == "static";
         let is_alone = max == 1 && self.rdzv_endpoint.is_empty() && !is_static;
         let (mut endpoint, mut run_id) = (self.rdzv_endpoint.clone(), self.rdzv_id.clone());
-        if self.standalone || is_alone {
+        let is_by_itself = self.standalone || is_alone;
+        if is_by_itself {
             if self.standalone && max > 1 {
                 return Err(Usage(format!(
                     "--standalone is one node by itself, but --nnodes is {}",
@@ -386,6 +390,13 @@ impl RunArguments {
         if let Some(address) = &self.local_addr {
             parameters = parameters.with_local_addr(address);
         }
+        for (key, value) in self.tls.options().filter(|(key, _)| config.get(key).is_none()) {
+            if is_by_itself {
+                notes.push("TLS is not used: this node meets no other".into());
+                break;
+            }
+            parameters = parameters.with(key, value);
+        }
         if let Some(address) = self.listen_addr.as_deref().filter(|_| config.get("listen_host").is_none()) {
             parameters = parameters.with("listen_host", address);
         }
@@ -400,7 +411,7 @@ impl RunArguments {
         };
         match (&self.master_addr, self.master_port) {
             _ if is_static => {}
-            (Some(address), _) if self.standalone || is_alone => {
+            (Some(address), _) if is_by_itself => {
                 rendezvous.local_addr = Some(address.clone());
             }
             (Some(address), Some(port)) => {

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command};
 
-fn start(command: &mut Command) -> (Child, BufReader<ChildStdout>, SocketAddr) {
+pub(crate) fn start(command: &mut Command) -> (Child, BufReader<ChildStdout>, SocketAddr) {
     let mut child = command.spawn().expect("the program starts");
     let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();

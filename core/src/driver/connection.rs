@@ -4,7 +4,8 @@ use super::ack_watch::{InFlight, silence_max};
 use super::event_loop::{EventLoop, Interest, Token, Watch};
 use super::socket::{KeepAlive, classify, finish_connect, open_socket, start_connect};
 use crate::error::Cause;
-use crate::time::Duration;
+use crate::prelude::*;
+use crate::tls::TlsStage;
 use core::net::SocketAddr;
 use socket2::Socket;
 use std::io::{self, Read};
@@ -18,6 +19,7 @@ pub(super) struct Connection {
     is_connected: bool,
     /// Longest time in which the peer's host may acknowledge nothing.
     silence_max: Option<Duration>,
+    tls: Option<Box<TlsStage>>,
 }
 
 impl Connection {
@@ -32,7 +34,12 @@ impl Connection {
         // The next iteration learns of the connection in either case.
         start_connect(&socket, address, keep_alive)?;
         let watch = events.watch(socket.as_raw_fd(), Interest::Write, token)?;
-        Ok(Self { watch, socket, is_connected: false, silence_max: silence_max(keep_alive) })
+        Ok(Self { watch, socket, is_connected: false, silence_max: silence_max(keep_alive), tls: None })
+    }
+
+    /// Uses TLS. Must be called before the first byte.
+    pub(super) fn secure(&mut self, stage: TlsStage) {
+        self.tls = Some(Box::new(stage));
     }
 
     /// Checks, once the connecting socket is ready, whether it is connected.
@@ -58,12 +65,71 @@ impl Connection {
         }
     }
 
+    /// Reads with `buffer`, and appends to `received` what the peer has sent. Returns the number of bytes that the
+    /// socket had: 0 if there is nothing to read now.
+    ///
+    /// # Errors
+    /// How the connection ended.
+    pub(super) fn read(&mut self, buffer: &mut [u8], received: &mut Vec<u8>) -> Result<usize, Cause> {
+        let outcome = self.receive(buffer);
+        let Some(stage) = &mut self.tls else {
+            return outcome.inspect(|&count| received.extend_from_slice(&buffer[..count]));
+        };
+        let count = outcome.map_err(|cause| match (stage.end_of_stream(), cause) {
+            (Some(fault), Cause::Closed) => Cause::Tls(fault),
+            // A peer without TLS may close the connection before it has read everything, which resets it.
+            (Some(fault), Cause::Os(libc::ECONNRESET)) if stage.is_handshaking() => Cause::Tls(fault),
+            _ => cause,
+        })?;
+        let outcome = stage.receive(&buffer[..count], received);
+        self.flush().ok();
+        outcome.map_err(Cause::Tls)?;
+        Ok(count)
+    }
+
+    /// Sends from `bytes`, and returns the number of bytes that were taken: 0 if the socket is full, or TLS is not ready.
+    ///
+    /// # Errors
+    /// How the connection ended.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<usize, Cause> {
+        self.flush()?;
+        let Some(stage) = &mut self.tls else {
+            return if bytes.is_empty() { Ok(0) } else { self.send(bytes) };
+        };
+        let count = stage.send(bytes);
+        self.flush()?;
+        Ok(count)
+    }
+
+    /// Sends what TLS has to be sent, as far as the socket takes it.
+    ///
+    /// # Errors
+    /// How the connection ended.
+    pub(super) fn flush(&mut self) -> Result<(), Cause> {
+        let Self { socket, tls: Some(stage), is_connected: true, .. } = self else { return Ok(()) };
+        while !stage.unsent().is_empty() {
+            match send(socket, stage.unsent())? {
+                0 => break,
+                count => stage.sent(count),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peer that nothing follows, as far as the socket takes it.
+    pub(super) fn end(&mut self) {
+        if let Some(stage) = &mut self.tls {
+            stage.close();
+            self.flush().ok();
+        }
+    }
+
     /// Sends from `bytes`, and returns the number of bytes that were sent: 0 if the socket is full.
     ///
     /// # Errors
     /// How the connection ended.
     pub(super) fn send(&self, bytes: &[u8]) -> Result<usize, Cause> {
-        Ok(retried(|| self.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL))?.unwrap_or(0))
+        send(&self.socket, bytes)
     }
 
     /// Returns whether sent bytes are unacknowledged.
@@ -81,6 +147,10 @@ impl Connection {
 
     /// Watches for the conditions that the connection waits for.
     pub(super) fn update_interest(&mut self, has_unsent: bool) {
+        let has_unsent = match &self.tls {
+            Some(stage) => !stage.unsent().is_empty() || has_unsent && !stage.is_handshaking(),
+            None => has_unsent,
+        };
         let wanted = match (self.is_connected, has_unsent) {
             (false, _) => Interest::Write,
             (true, false) => Interest::Read,
@@ -89,6 +159,10 @@ impl Connection {
         // A change fails only for lack of memory. The next iteration tries again.
         let _ = self.watch.change(wanted);
     }
+}
+
+fn send(socket: &Socket, bytes: &[u8]) -> Result<usize, Cause> {
+    Ok(retried(|| socket.send_with_flags(bytes, libc::MSG_NOSIGNAL))?.unwrap_or(0))
 }
 
 /// Repeats a call that a signal interrupts. Returns `None` if the call would block.

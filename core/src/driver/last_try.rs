@@ -38,7 +38,9 @@ impl fmt::Display for FailedTry {
             ErrorKind::TimedOut => write!(f, "{peer}: timed out while {phase}")?,
             // A peer that closes the connection before it has read everything resets it. The difference does not
             // matter to a user.
-            ErrorKind::ServerGone => return write!(f, "{peer}: the peer closed the connection"),
+            ErrorKind::ServerGone if !matches!(self.failure.cause, Cause::Tls(_)) => {
+                return write!(f, "{peer}: the peer closed the connection");
+            }
             ErrorKind::WrongProtocol => write!(f, "{peer}: wrong protocol")?,
             _ => write!(f, "{peer}: failed while {phase}")?,
         }
@@ -49,6 +51,7 @@ impl fmt::Display for FailedTry {
             Cause::Closed => f.write_str(": the peer closed the connection"),
             Cause::Silent => f.write_str(": the peer accepted and never answered"),
             Cause::Violation(violation) => write!(f, ": {violation}"),
+            Cause::Tls(fault) => write!(f, ": {fault}"),
             _ => Ok(()),
         }
     }

@@ -35,6 +35,7 @@ pub mod take;
 pub mod temporary;
 pub mod threads;
 pub mod timeout;
+pub mod tls;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

@@ -14,6 +14,7 @@ use crate::driver::channel::{Sender, unbounded};
 use crate::driver::lock::Lock;
 use crate::driver::socket::KeepAlive;
 use crate::driver::threads::{self, Thread, panic_text};
+use crate::driver::tls::TlsAcceptor;
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
 use crate::opaque::opaque_debug;
@@ -55,6 +56,8 @@ pub struct ServerOptions {
     pub limits: ServerLimits,
     /// Detection of silent hosts; `None` leaves it to the system's defaults.
     pub keep_alive: Option<KeepAlive>,
+    /// TLS. If set, native clients must use it.
+    pub tls: Option<TlsAcceptor>,
     /// Called for every connection that opens or closes, on the reactor thread. It must not block.
     pub observer: Box<dyn FnMut(&Event) + Send>,
 }
@@ -69,6 +72,7 @@ impl ServerOptions {
             more: Vec::new(),
             limits: ServerLimits::default(),
             keep_alive: Some(KeepAlive::default()),
+            tls: None,
             observer: Box::new(|_| ()),
         }
     }
@@ -121,7 +125,7 @@ impl Server {
             listeners.push(listener);
         }
         let (commands, inbox) = unbounded();
-        let mut reactor = Reactor::new(listeners, options.limits, inbox, options.observer)
+        let mut reactor = Reactor::new(listeners, (options.limits, options.tls), inbox, options.observer)
             .map_err(|cause| StartError::io(&options.listen, cause))?;
         let incarnation = reactor.incarnation();
         let (waker, failure_cell) = (reactor.waker(), FailureCell::default());

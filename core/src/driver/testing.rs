@@ -99,3 +99,24 @@ impl Drop for TemporaryFile {
         std::fs::remove_file(&self.0).ok();
     }
 }
+
+/// Folder that is removed at the end of the test.
+pub(crate) struct TemporaryFolder(PathBuf);
+
+impl TemporaryFolder {
+    pub(crate) fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(std::format!("rdzv-{}-{test}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TemporaryFolder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}

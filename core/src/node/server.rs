@@ -20,6 +20,7 @@ use crate::store::engine::{ApplyError, Engine};
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
 use crate::time::{PauseDetector, Poller};
 use crate::wire::native::MAGIC;
+use crate::wire::sink::Sink as _;
 use alloc::collections::VecDeque;
 use conns::{Conn, Conns, Life, Protocol};
 use core::net::SocketAddr;
@@ -40,6 +41,10 @@ enum Rest {
 
 /// Maximum number of bytes that are sent to one connection before the next one's turn.
 const SENT_AT_ONCE_MAX: usize = 256 * 1024;
+/// First byte of a TLS connection: the type of the record that holds ClientHello (RFC 8446, section 5.1).
+pub(super) const TLS_FIRST_BYTE: u8 = 0x16;
+/// Answer to a client that uses TLS where there is none: the fatal alert `protocol_version`.
+const NO_TLS_ALERT: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 70];
 /// Entries that the deadlines may hold in addition to four for each connection.
 const DEADLINES_KEPT: usize = 1024;
 /// One server.
@@ -143,6 +148,16 @@ impl Server {
             Input::HostSilent { conn, os_error } => {
                 self.conns.find(conn)?;
                 self.remove(conn, CloseReason::HostSilent(os_error));
+            }
+            Input::TlsFailed { conn, fault } => {
+                self.conns.find(conn)?;
+                self.stats.expelled += 1;
+                self.remove(conn, CloseReason::Tls(fault));
+            }
+            Input::PlaintextRefused { conn } => {
+                self.conns.find(conn)?;
+                self.stats.expelled += 1;
+                self.remove(conn, CloseReason::PlaintextRefused);
             }
             Input::Stop => self.with_native(Native::stop),
             Input::Tick => self.tick(),
@@ -300,8 +315,12 @@ impl Server {
     /// # Errors
     /// The reason why the server closes the connection.
     fn serve(&mut self, id: ConnId, input: &[u8]) -> Result<(usize, Rest), CloseReason> {
-        let Some(conn) = self.conns.at(id) else { return Ok((0, Rest::Nothing)) };
+        let (Some(conn), pool) = self.conns.parts(id) else { return Ok((0, Rest::Nothing)) };
         if let (Protocol::Unknown, Some(&first)) = (&conn.protocol, input.first()) {
+            if first == TLS_FIRST_BYTE {
+                conn.outbox.writer(pool).put(&NO_TLS_ALERT);
+                return Err(CloseReason::TlsNotConfigured);
+            }
             conn.protocol = if first == MAGIC[0] {
                 self.native.get_or_insert_with(|| Box::new(Native::new(&self.limits, self.instance)));
                 Protocol::Native(None)

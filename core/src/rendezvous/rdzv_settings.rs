@@ -36,6 +36,11 @@ const OPTIONS: &[&str] = &[
     "cool_down_window",
     "cool_down_pause",
     "cool_down_pause_max",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
+    "tls_server_name",
 ];
 /// Prefix of the options that set a label; the rest is the label's name.
 const LABEL_PREFIX: &str = "label.";
@@ -76,6 +81,14 @@ pub enum RdzvError {
         least: i64,
         /// Largest accepted value.
         most: i64,
+    },
+    /// An option of TLS is missing that another one needs.
+    #[error("The rendezvous configuration option '{key}' is missing: {reason}.")]
+    Tls {
+        /// Name of the missing option.
+        key: &'static str,
+        /// Why it is needed.
+        reason: &'static str,
     },
     /// A loop has no nodes of this backend.
     #[error(
@@ -143,9 +156,32 @@ pub struct RdzvSettings {
     pub keep_alive_max_attempt: u32,
     /// Time that the node's session outlives its connection.
     pub grace: Duration,
+    /// TLS of the node's session, and of the server if this node hosts it.
+    pub tls: Option<TlsSettings>,
     /// The terms without their label, which is the next field.
     terms: Terms<'static>,
     rank_label: String,
+}
+
+/// Files of a node's TLS, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Trusted CAs of the server.
+    pub ca: String,
+    /// Certificate and private key: of the server if this node hosts it, and of the node if the server asks for one.
+    pub identity: Option<(String, String)>,
+    /// Trusted CAs of clients, if this node hosts the server.
+    pub client_ca: Option<String>,
+    /// Name that the server's certificate must contain.
+    pub server_name: String,
+}
+
+impl TlsSettings {
+    /// Error of a node that hosts the server and has no certificate.
+    pub const NO_IDENTITY: RdzvError = RdzvError::Tls {
+        key: "tls_cert",
+        reason: "this node hosts the server, which needs a certificate; with is_host=false it only connects",
+    };
 }
 
 /// How a node takes part.
@@ -200,6 +236,10 @@ impl RdzvSettings {
             "sticky, host, node_rank, label",
         )?;
         let standby = if read.flag("standby", false)? { Standby::Only } else { Standby::No };
+        let tls = read.tls(&host)?;
+        if hosting == Hosting::Here && tls.as_ref().is_some_and(|tls| tls.identity.is_none()) {
+            return Err(TlsSettings::NO_IDENTITY);
+        }
         let labels = parameters.config.iter().filter_map(|(key, value)| {
             let name = key.strip_prefix(LABEL_PREFIX)?;
             Some((name.to_string(), text_of(value)))
@@ -221,6 +261,7 @@ impl RdzvSettings {
             keep_alive_interval: read.seconds("keep_alive_interval", 5, 1)?,
             keep_alive_max_attempt: read.count("keep_alive_max_attempt", 3, 1)?,
             grace: read.seconds("grace", 0, 0)?,
+            tls,
             terms: Terms {
                 nodes_min: ranged("min_nodes", parameters.min_nodes(), 1, u32::MAX.into())?,
                 nodes_max: ranged("max_nodes", parameters.max_nodes(), 1, u32::MAX.into())?,
@@ -317,6 +358,26 @@ impl Reader<'_> {
 
     fn text(&self, key: &str) -> Option<String> {
         self.0.config.get(key).map(text_of).filter(|text| !text.is_empty())
+    }
+
+    /// Reads the options of TLS of a server on `host`.
+    fn tls(&self, host: &str) -> Result<Option<TlsSettings>, RdzvError> {
+        let missing = |key, reason| RdzvError::Tls { key, reason };
+        let identity = match (self.text("tls_cert"), self.text("tls_key")) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            (Some(_), None) => return Err(missing("tls_key", "tls_cert needs its private key")),
+            (None, Some(_)) => return Err(missing("tls_cert", "tls_key needs its certificate")),
+        };
+        let (client_ca, server_name) = (self.text("tls_client_ca"), self.text("tls_server_name"));
+        let Some(ca) = self.text("tls_ca") else {
+            return match identity.is_some() || client_ca.is_some() || server_name.is_some() {
+                true => Err(missing("tls_ca", "TLS needs the file of trusted CAs")),
+                false => Ok(None),
+            };
+        };
+        let server_name = server_name.unwrap_or_else(|| host.to_string());
+        Ok(Some(TlsSettings { ca, identity, client_ca, server_name }))
     }
 
     /// Reads a keyword; the first one of `known` is the default.

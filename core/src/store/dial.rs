@@ -273,9 +273,11 @@ impl Dialer {
     }
 
     fn attempt_failed(&mut self, now: Instant, kind: ErrorKind, cause: Cause) {
-        self.note(kind, cause);
+        // Another attempt would find the same certificates.
+        let is_final = matches!(cause, Cause::Tls(fault) if fault.is_final());
+        self.note(if is_final { ErrorKind::WrongProtocol } else { kind }, cause);
         self.order_index += 1;
-        if now >= self.deadline {
+        if is_final || now >= self.deadline {
             self.fail(now);
         } else if self.order_index < self.order.len() {
             self.connect(now);

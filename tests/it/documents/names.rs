@@ -102,6 +102,11 @@ fn unknown_names(text: &str, of_c: &BTreeSet<&str>, of_cpp: &BTreeSet<&str>) -> 
         "RDZV_LOG",
         "RDZV_METRICS",
         "RDZV_PLANTED",
+        "RDZV_TLS_CA",
+        "RDZV_TLS_CERT",
+        "RDZV_TLS_CLIENT_CA",
+        "RDZV_TLS_KEY",
+        "RDZV_TLS_SERVER_NAME",
         "RDZV_UPDATE_ABI",
         "rdzv_id",
     ];

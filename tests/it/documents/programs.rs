@@ -4,6 +4,7 @@ use super::blocks::block;
 use crate::c_programs::{Build, TIMEOUT, folder};
 use crate::library;
 use crate::process::{Ran, run};
+use crate::rdzv::{self, RdzvServer};
 use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::driver::server::{Server, ServerOptions};
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
@@ -287,4 +288,35 @@ fn program_of_native_stores_elects_one_leader_after_the_other() {
     assert!(plan.starts_with(b"by ada/"), "{plan:?}");
     let next = elect("bob");
     assert!(next.starts_with("bob/") && next.contains(" leads") && term(&next) > term(&message), "{next}");
+}
+
+#[test]
+fn certificates_of_the_guide_admit_a_client() {
+    let folder = folder("guide_tls");
+    let commands = block("docs/tls.md", "openssl req -x509").text;
+    assert_eq!(commands.lines().count(), 5, "{commands}");
+    let mut shell = Command::new("sh");
+    run(shell.args(["-e", "-c", &commands]).current_dir(&folder), TIMEOUT).or_fail("openssl");
+    let file = |name: &str| folder.join(name).to_str().expect("text").to_string();
+    let (ca, cert, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
+    let tls = ["--bind", "127.0.0.1:0", "--tls-cert", &cert, "--tls-key", &key, "--tls-client-ca", &ca];
+    let server = RdzvServer::with(&tls, None);
+    let port = server.address().port();
+    for host in ["localhost", "127.0.0.1"] {
+        let mut client = Command::new(rdzv::program());
+        let (endpoint, cert, key) = (format!("{host}:{port}"), file("node.pem"), file("node.key"));
+        client.args([
+            "store",
+            "--endpoint",
+            &endpoint,
+            "--tls-ca",
+            &ca,
+            "--tls-cert",
+            &cert,
+            "--tls-key",
+            &key,
+        ]);
+        let ran = run(client.args(["add", "n", "1"]), TIMEOUT).or_fail("rdzv store");
+        assert_eq!(ran.stderr, "");
+    }
 }

@@ -419,7 +419,9 @@ impl Host {
                     }
                     self.generations[conn.index as usize] += 1;
                 }
-                Output::Event(Event::Accepted { .. }) => {}
+                Output::Event(
+                    Event::Accepted { .. } | Event::CertificatesRenewed | Event::CertificatesKept { .. },
+                ) => {}
                 Output::Event(
                     event @ (Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::Run { .. }),
                 ) => {

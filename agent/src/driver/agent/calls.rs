@@ -229,7 +229,7 @@ fn serve_store(
         Some(host) => String::from(&**host),
         None => full_host_name(token),
     };
-    let host = |listen: Option<&str>| HostedServers::default().host(&master_addr, serve.port, listen);
+    let host = |listen: Option<&str>| HostedServers::default().host(&master_addr, serve.port, listen, None);
     let server = match &serve.listen_addr {
         Some(listen) => host(Some(listen)),
         None if is_address(&master_addr) => match host(None) {

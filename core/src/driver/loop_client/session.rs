@@ -423,7 +423,7 @@ impl Loop {
         // Rendezvous handlers of this process, and other loops, number their nodes from 0 on.
         let number = (random_seed() >> 32) as u32;
         let node = settings.node_name(&host, std::process::id(), number);
-        let options = session_options(&settings, &node, settings.timeouts.join);
+        let options = session_options(&settings, &node, settings.timeouts.join)?;
         let id = self.add_session(&settings.host, settings.port, options);
         let settings = (settings, address.into(), Arc::clone(&self.last_rounds));
         self.with_member(id, |session: &mut LoopSession, _| session.settings = Some(settings));

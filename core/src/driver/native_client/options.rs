@@ -4,6 +4,7 @@ use super::inbox::InboxLimit;
 use crate::driver::prelude::*;
 use crate::driver::socket::KeepAlive;
 use crate::driver::timeout::Timeouts;
+use crate::driver::tls::TlsConnector;
 use crate::limits::FrameLimits;
 use crate::node::native_client::{NativeOptions, Unanswered};
 use crate::session::client::SessionOptions;
@@ -33,6 +34,8 @@ pub struct NativeClientOptions {
     pub scope: Box<[u8]>,
     /// Keepalive of the connection; `None`: no keepalive.
     pub keep_alive: Option<KeepAlive>,
+    /// TLS; `None`: the connection is not encrypted.
+    pub tls: Option<TlsConnector>,
     /// Connection attempts.
     pub dial: DialOptions,
     /// Limits on requests and responses.
@@ -59,6 +62,7 @@ impl Default for NativeClientOptions {
             answer_slack: NativeOptions::default().answer_slack,
             scope: b"/"[..].into(),
             keep_alive: Some(KeepAlive::default()),
+            tls: None,
             dial: DialOptions::default(),
             limits: FrameLimits::default(),
             pushes_max: 4096,

@@ -11,6 +11,7 @@ use crate::driver::last_try::FailedTry;
 use crate::driver::prelude::*;
 use crate::driver::resolve::{Found, HostLookup};
 use crate::driver::socket::{KeepAlive, classify, endpoint_text};
+use crate::driver::tls::TlsConnector;
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::node::multi_client::OwnedCall;
@@ -35,6 +36,9 @@ const READ_BYTES_PER_STEP: usize = 16 * READ_BYTES;
 const LAST_READ_BYTES: usize = 4096;
 /// Number of unsent bytes from which on further requests are held back.
 const UNSENT_BYTES_HIGH: usize = 1 << 20;
+/// Reason why a host cannot be reached with TLS.
+const NO_NAME: &str =
+    "no certificate can contain the host's name: give the server's name with --tls-server-name";
 /// Maximum capacity in bytes that an empty buffer keeps.
 const BYTES_KEPT_MAX: usize = 256 * 1024;
 
@@ -145,6 +149,7 @@ pub(in crate::driver) struct SessionDriver {
     port: u16,
     node: Box<str>,
     keep_alive: Option<KeepAlive>,
+    tls: Option<TlsConnector>,
     token: Token,
     /// Requests that await a response, or that may have to be sent again.
     requests: Map<u64, EncodedRequest>,
@@ -183,6 +188,7 @@ impl SessionDriver {
             port,
             node: options.node.as_str().into(),
             keep_alive: options.keep_alive,
+            tls: options.tls.clone(),
             token,
             requests: Map::new(),
             unread: VecDeque::new(),
@@ -351,7 +357,7 @@ impl SessionDriver {
                     Output::Connect(address) => {
                         self.disconnect();
                         match Connection::start(address, self.keep_alive.as_ref(), events, self.token) {
-                            Ok(connection) => self.connection = Some(connection),
+                            Ok(connection) => self.started(connection),
                             Err(error) => self.connect_failed(&error),
                         }
                     }
@@ -369,6 +375,19 @@ impl SessionDriver {
         if let Some(connection) = &mut self.connection {
             connection.update_interest(self.sent < self.unsent.len());
         }
+    }
+
+    fn started(&mut self, mut connection: Connection) {
+        if let Some(connector) = &self.tls {
+            match connector.start(&self.host) {
+                Ok(stage) => connection.secure(stage),
+                Err(_) => {
+                    let (kind, cause) = (ErrorKind::InvalidArgument, Cause::State(NO_NAME));
+                    return self.machine.handle(self.clock.now(), Input::ConnectFailed(kind, cause));
+                }
+            }
+        }
+        self.connection = Some(connection);
     }
 
     /// Closes the connection without a goodbye, as when a process dies.
@@ -427,7 +446,9 @@ impl SessionDriver {
     }
 
     fn disconnect(&mut self) {
-        self.connection = None;
+        if let Some(mut connection) = self.connection.take() {
+            connection.end();
+        }
         self.received.clear();
         self.unsent.clear();
         self.sent = 0;
@@ -436,12 +457,11 @@ impl SessionDriver {
     fn read(&mut self, buffer: &mut [u8]) {
         let mut budget = READ_BYTES_PER_STEP;
         while budget > 0 {
-            let Some(connection) = &self.connection else { return };
-            match connection.receive(buffer) {
+            let Some(connection) = &mut self.connection else { return };
+            match connection.read(buffer, &mut self.received) {
                 Ok(0) => return,
                 Ok(count) => {
                     budget = budget.saturating_sub(count);
-                    self.received.extend_from_slice(&buffer[..count]);
                     self.take();
                     // Bytes that arrive meanwhile are read in the next iteration.
                     if count < buffer.len() {
@@ -553,10 +573,13 @@ impl SessionDriver {
     /// Sends until nothing is left or the socket is full. Returns whether there may be more to write.
     fn flush(&mut self) -> bool {
         let mut any = false;
-        while self.sent < self.unsent.len() {
-            let connected = |connection: &&Connection| connection.is_connected();
-            let Some(connection) = self.connection.as_ref().filter(connected) else { return false };
-            match connection.send(&self.unsent[self.sent..]) {
+        loop {
+            let rest = &self.unsent[self.sent..];
+            let connected = |connection: &&mut Connection| connection.is_connected();
+            let Some(connection) = self.connection.as_mut().filter(connected) else { break };
+            // TLS may have something to send when the session has nothing.
+            match connection.write(rest) {
+                Ok(_) if rest.is_empty() => break,
                 Ok(0) => return false,
                 Ok(count) => {
                     self.sent += count;
@@ -572,9 +595,11 @@ impl SessionDriver {
                 }
             }
         }
-        self.unsent.clear();
-        self.unsent.shrink_to(BYTES_KEPT_MAX);
-        self.sent = 0;
+        if self.sent == self.unsent.len() {
+            self.unsent.clear();
+            self.unsent.shrink_to(BYTES_KEPT_MAX);
+            self.sent = 0;
+        }
         if any {
             self.ack_watch.sent(self.clock.now());
         }

@@ -6,6 +6,7 @@ use crate::driver::last_try::FailedTry;
 use crate::driver::prelude::*;
 use crate::driver::server::Server;
 use crate::driver::store::Store;
+use crate::driver::tls::TlsError;
 use crate::error::ErrorKind;
 use crate::rendezvous::error::RendezvousError;
 use crate::rendezvous::parameters::{ParametersError, RendezvousParameters};
@@ -68,6 +69,9 @@ pub enum HandlerError {
     /// The parameters are invalid for the `rdzv` backend.
     #[error(transparent)]
     Rdzv(#[from] RdzvError),
+    /// A file of certificates or keys cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The call needs a node that has joined.
     #[error("this node has not joined the rendezvous '{run_id}'")]
     NotJoined {

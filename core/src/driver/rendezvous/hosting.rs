@@ -3,6 +3,7 @@
 
 use crate::driver::prelude::*;
 use crate::driver::server::{Family, Listen, Server, ServerOptions, StartError};
+use crate::driver::tls::TlsAcceptor;
 use alloc::sync::Weak;
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -28,7 +29,7 @@ impl HostedServers {
     ///
     /// It listens at `listen_host` if that is given. Otherwise it listens at `host` if that is an address or
     /// `localhost`. If `host` is a name it listens on all interfaces, since a host often resolves its own name to a
-    /// loopback address.
+    /// loopback address. A server that runs already keeps its own TLS.
     ///
     /// # Errors
     /// The server cannot listen there.
@@ -37,6 +38,7 @@ impl HostedServers {
         host: &str,
         port: u16,
         listen_host: Option<&str>,
+        tls: Option<&TlsAcceptor>,
     ) -> Result<Arc<Server>, HostingError> {
         // Held during the start, so that only one of two concurrent callers starts the server.
         let mut servers = self.0.locked();
@@ -51,7 +53,7 @@ impl HostedServers {
         let start = |listen: &str| {
             let family = Family::DualStack;
             let listen = Listen::Address { host: listen.to_string(), port, family };
-            Server::start(ServerOptions { listen, ..ServerOptions::on("", 0) })
+            Server::start(ServerOptions { listen, tls: tls.cloned(), ..ServerOptions::on("", 0) })
         };
         let started = match start(listen) {
             // A host without IPv6 cannot listen at `::`.
@@ -93,17 +95,17 @@ mod tests {
     #[test]
     fn one_port_one_server() {
         let servers = HostedServers::default();
-        let first = servers.host("127.0.0.1", 0, None).expect("a server");
+        let first = servers.host("127.0.0.1", 0, None, None).expect("a server");
         let port = first.local_addr().port();
-        let second = servers.host("127.0.0.1", port, None).expect("the same");
+        let second = servers.host("127.0.0.1", port, None, None).expect("the same");
         assert!(Arc::ptr_eq(&first, &second));
-        let other = servers.host("127.0.0.1", 0, None).expect("another");
+        let other = servers.host("127.0.0.1", 0, None, None).expect("another");
         assert_ne!(other.local_addr().port(), port);
         // Another context knows nothing of it.
-        let error = HostedServers::default().host("127.0.0.1", port, None).expect_err("taken");
+        let error = HostedServers::default().host("127.0.0.1", port, None, None).expect_err("taken");
         assert_eq!(error.cause.kind, crate::driver::server::StartErrorKind::AddressInUse);
         drop((first, second));
-        let again = servers.host("127.0.0.1", port, None).expect("it is free again");
+        let again = servers.host("127.0.0.1", port, None, None).expect("it is free again");
         assert_eq!(again.local_addr().port(), port);
     }
 
@@ -111,7 +113,7 @@ mod tests {
     fn where_it_listens() {
         let servers = HostedServers::default();
         let ip = |host, listen_host| {
-            servers.host(host, 0, listen_host).expect("a server").local_addr().ip().to_string()
+            servers.host(host, 0, listen_host, None).expect("a server").local_addr().ip().to_string()
         };
         assert_eq!(ip("127.0.0.1", None), "127.0.0.1");
         assert_eq!(ip("node-0.example", Some("127.0.0.1")), "127.0.0.1");

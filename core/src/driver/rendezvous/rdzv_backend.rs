@@ -18,11 +18,12 @@ use crate::driver::resolve;
 use crate::driver::server::{Server, StartErrorKind};
 use crate::driver::socket::endpoint_text;
 use crate::driver::store::{Store, Timeouts as StoreTimeouts};
+use crate::driver::tls::{TlsAcceptor, TlsClientOptions, TlsConnector, TlsError, TlsServerOptions};
 use crate::error::{ErrorKind, Operation, Span};
 use crate::rendezvous::error::{Backing, RendezvousError, RendezvousErrorKind};
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::participant::{Entry, Role};
-use crate::rendezvous::rdzv_settings::{Hosting, RDZV_BACKEND, RdzvSettings, Standby};
+use crate::rendezvous::rdzv_settings::{Hosting, RDZV_BACKEND, RdzvSettings, Standby, TlsSettings};
 use crate::rendezvous::rejoin::{Action, Input, Reason, Rejoin, Waited};
 use crate::rendezvous::round_event::RoundEvent;
 use crate::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo, RoundPosition};
@@ -56,6 +57,7 @@ impl CreateHandler for RdzvBackend {
 
     fn create(&self, parameters: &RendezvousParameters) -> Result<Box<dyn RendezvousHandler>, HandlerError> {
         let settings = RdzvSettings::read(&with_units(parameters)?)?;
+        tls_connector(&settings)?;
         let local_id = self.next.fetch_add(1, Ordering::Relaxed);
         let (servers, rounds) = (Arc::clone(&self.servers), Arc::clone(&self.rounds));
         Ok(Box::new(RdzvRendezvous::new(settings, local_id, servers, rounds)))
@@ -145,7 +147,7 @@ impl RdzvRendezvous {
         let server = self.host(token)?;
         self.check_cancelled(operation, token)?;
         let (host, port) = address_of(server.as_deref(), &self.settings.host, self.settings.port);
-        let options = session_options(&self.settings, &self.node, connect_timeout);
+        let options = session_options(&self.settings, &self.node, connect_timeout)?;
         let client = NativeClient::start(&host, port, options).map_err(connection)?;
         Ok(link.insert(Link { client, server, port }).clone())
     }
@@ -160,7 +162,8 @@ impl RdzvRendezvous {
         if !here {
             return Ok(None);
         }
-        match self.servers.host(host, *port, listen_host.as_deref()) {
+        let acceptor = tls_acceptor(&self.settings)?;
+        match self.servers.host(host, *port, listen_host.as_deref(), acceptor.as_ref()) {
             Ok(server) => Ok(Some(server)),
             // Another process of this host was faster: it hosts the server.
             Err(error)
@@ -445,16 +448,34 @@ pub(in crate::driver) fn session_options(
     settings: &RdzvSettings,
     node: &str,
     connect_timeout: Duration,
-) -> NativeClientOptions {
-    NativeClientOptions {
+) -> Result<NativeClientOptions, TlsError> {
+    Ok(NativeClientOptions {
         node: node.into(),
         grace: settings.grace,
         heartbeat: settings.keep_alive_interval,
         heartbeats_missed_max: settings.keep_alive_max_attempt,
         connect_timeout,
         timeouts: StoreTimeouts { call: settings.read_timeout, ..StoreTimeouts::default() },
+        tls: tls_connector(settings)?,
         ..NativeClientOptions::default()
-    }
+    })
+}
+
+/// Returns the TLS of a node's session.
+fn tls_connector(settings: &RdzvSettings) -> Result<Option<TlsConnector>, TlsError> {
+    let Some(TlsSettings { ca, identity, server_name, .. }) = &settings.tls else { return Ok(None) };
+    let identity = identity.as_ref().map(|(cert, key)| (cert.into(), key.into()));
+    let server_name = Some(server_name.clone());
+    TlsConnector::new(TlsClientOptions { ca_file: ca.into(), identity, server_name }).map(Some)
+}
+
+/// Returns the TLS of a server that the node hosts.
+fn tls_acceptor(settings: &RdzvSettings) -> Result<Option<TlsAcceptor>, HandlerError> {
+    let Some(TlsSettings { identity, client_ca, .. }) = &settings.tls else { return Ok(None) };
+    let Some((cert, key)) = identity else { return Err(TlsSettings::NO_IDENTITY.into()) };
+    let client_ca_file = client_ca.as_ref().map(Into::into);
+    let options = TlsServerOptions { cert_file: cert.into(), key_file: key.into(), client_ca_file };
+    Ok(Some(TlsAcceptor::new(options)?))
 }
 
 /// Returns a node's labels as bytes.

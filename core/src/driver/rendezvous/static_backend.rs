@@ -460,8 +460,11 @@ impl StoreLocation<'_> {
         servers: &HostedServers,
         options: StoreOptions,
     ) -> Result<NodeStore, HandlerError> {
-        let server =
-            if self.is_host { Some(servers.host(self.host, self.port, self.listen_host)?) } else { None };
+        let server = if self.is_host {
+            Some(servers.host(self.host, self.port, self.listen_host, None)?)
+        } else {
+            None
+        };
         let (host, port) = address_of(server.as_deref(), self.host, self.port);
         let store = Store::connect(&host, port, options)?;
         Ok(NodeStore::new(store, server))

@@ -9,9 +9,11 @@ use crate::driver::channel::Receiver;
 use crate::driver::clock::{Clock, since_1970};
 use crate::driver::random::random;
 use crate::driver::socket::is_newcomers_fault;
+use crate::driver::tls::TlsAcceptor;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
-use crate::node::server::{self as node, Event, Input, Output, Stats};
+use crate::node::server::{Event, Input, Output, ServerInstance, Stats};
+use crate::node::tls_server::TlsServer;
 use crate::time::{Duration, Instant};
 use mio::event::Event as Readiness;
 use mio::net::{TcpListener, TcpStream};
@@ -20,6 +22,7 @@ use slab::Slab;
 use std::boxed::Box;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
+use std::string::ToString;
 use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
@@ -64,7 +67,8 @@ pub(super) struct Reactor {
     commands: Receiver<Command>,
     observer: Box<dyn FnMut(&Event) + Send>,
     clock: Clock,
-    machine: node::Server,
+    machine: TlsServer,
+    acceptor: Option<TlsAcceptor>,
     peers: Slab<Peer>,
     /// Number of times that each slot was used. It outlives the peers.
     generations: Vec<u32>,
@@ -91,7 +95,7 @@ enum Accepting {
 impl Reactor {
     pub(super) fn new(
         listeners: Vec<std::net::TcpListener>,
-        limits: ServerLimits,
+        (limits, acceptor): (ServerLimits, Option<TlsAcceptor>),
         commands: Receiver<Command>,
         observer: Box<dyn FnMut(&Event) + Send>,
     ) -> io::Result<Self> {
@@ -101,6 +105,10 @@ impl Reactor {
         for listener in &mut listeners {
             poll.registry().register(listener, LISTENER, Interest::READABLE)?;
         }
+        let mut machine = TlsServer::new(limits, instance());
+        if let Some(acceptor) = &acceptor {
+            machine.configure(acceptor.current());
+        }
         Ok(Self {
             poll,
             waker,
@@ -108,7 +116,8 @@ impl Reactor {
             commands,
             observer,
             clock: Clock::new(),
-            machine: node::Server::new(limits, instance()),
+            machine,
+            acceptor,
             peers: Slab::new(),
             generations: Vec::new(),
             to_read: VecDeque::new(),
@@ -120,7 +129,7 @@ impl Reactor {
     }
 
     pub(super) const fn incarnation(&self) -> u64 {
-        self.machine.incarnation()
+        self.machine.server().incarnation()
     }
 
     pub(super) fn waker(&self) -> Arc<Waker> {
@@ -223,6 +232,7 @@ impl Reactor {
             Accepting::Ready | Accepting::PausedUntil(_) => {}
         }
         self.accepting = Accepting::Idle;
+        self.renew_certificates();
         for index in 0..self.listeners.len() {
             match self.accept_from(now, index) {
                 Accepting::Idle => {}
@@ -233,6 +243,19 @@ impl Reactor {
                 }
             }
         }
+    }
+
+    /// Reads the files of the certificates again if they have changed.
+    fn renew_certificates(&mut self) {
+        let event = match self.acceptor.as_ref().and_then(TlsAcceptor::renew) {
+            None => return,
+            Some(Ok(config)) => {
+                self.machine.configure(config);
+                Event::CertificatesRenewed
+            }
+            Some(Err(error)) => Event::CertificatesKept { error: error.to_string().into() },
+        };
+        (self.observer)(&event);
     }
 
     /// Accepts connections of one listener, and returns its state.
@@ -362,7 +385,12 @@ impl Reactor {
 
     fn drop_peer(&mut self, conn: ConnId) {
         let index = conn.index as usize;
-        if self.peers.get(index).is_some_and(|peer| peer.generation == conn.generation) {
+        if let Some(peer) = self.peers.get_mut(index).filter(|peer| peer.generation == conn.generation) {
+            let last = self.machine.unsent(conn);
+            if !last.is_empty() {
+                // The end of TLS, or why there is none. A socket that is full gets none of it.
+                peer.socket.write_all(last).ok();
+            }
             self.peers.remove(index);
             if self.peers.capacity() > PEERS_KEPT && self.peers.len() < self.peers.capacity() / 8 {
                 self.peers.shrink_to_fit();
@@ -404,8 +432,8 @@ fn conn_id(index: usize, generation: u32) -> ConnId {
 }
 
 /// Returns a new identity for the server.
-fn instance() -> node::ServerInstance {
-    node::ServerInstance {
+fn instance() -> ServerInstance {
+    ServerInstance {
         hash_key: u128::from_le_bytes(random()),
         // A client that knows no server yet sends 0.
         incarnation: u64::from_le_bytes(random()).max(1),

@@ -15,7 +15,8 @@ pub const fn kind_of(code: FaultCode) -> ErrorKind {
         | C::UnknownRequest
         | C::UnknownFlags
         | C::UnexpectedFrame
-        | C::FalseAcknowledgement => ErrorKind::WrongProtocol,
+        | C::FalseAcknowledgement
+        | C::TlsRequired => ErrorKind::WrongProtocol,
         C::NotFound | C::UnknownLease | C::UnknownRound | C::UnknownGeneration => ErrorKind::NotFound,
         C::Unauthenticated | C::NotANumber | C::InvalidArgument | C::NotAParticipant => {
             ErrorKind::InvalidArgument
@@ -73,6 +74,9 @@ impl fmt::Display for Describe<'_> {
             C::UnexpectedFrame => write!(f, "a frame of kind {first:#06x} was not expected")?,
             C::FalseAcknowledgement => write!(f, "frame {first} was acknowledged, but {second} is the last")?,
             C::Unauthenticated => f.write_str("the server did not accept the credentials")?,
+            C::TlsRequired => {
+                f.write_str("the server requires TLS: give this client the file of trusted CAs (--tls-ca)")?
+            }
             C::UnknownLease => write!(f, "no lease {first}")?,
             C::UnknownRound => write!(f, "no round {first}; the current one is {second}")?,
             C::BarrierConflict if first > 0 => write!(f, "the barrier was begun for {first} participants")?,

@@ -7,6 +7,7 @@ use crate::rendezvous::service::{Action, Reason, RunId};
 use crate::session::table::SessionId;
 use crate::store::engine::ApplyError;
 use crate::store::op::write_lossy;
+use crate::tls_fault::TlsFault;
 use crate::wire::c10d::FrameError;
 use crate::wire::native::{self, FaultCode, Why};
 use core::fmt::Write as _;
@@ -54,6 +55,18 @@ pub enum Input<'a> {
         conn: ConnId,
         /// Error number of the operating system.
         os_error: i32,
+    },
+    /// The connection cannot be used any more, because TLS failed.
+    TlsFailed {
+        /// Connection that has failed.
+        conn: ConnId,
+        /// Reason of the failure.
+        fault: TlsFault,
+    },
+    /// A native client does not use TLS, which is required.
+    PlaintextRefused {
+        /// Connection of the client.
+        conn: ConnId,
     },
     /// The server stops: it notifies native clients. Afterwards only [`Input::Sent`] may follow.
     Stop,
@@ -122,6 +135,13 @@ pub enum Event {
         /// Reason for the end.
         why: Why,
     },
+    /// The files of the server's certificates have changed, and new connections use them.
+    CertificatesRenewed,
+    /// The files of the server's certificates have changed and cannot be used, so new connections use the earlier ones.
+    CertificatesKept {
+        /// Reason why they cannot be used.
+        error: Box<str>,
+    },
     /// A run of the rendezvous has changed.
     Run {
         /// Id of the run.
@@ -157,10 +177,12 @@ impl Event {
             }
             Self::Closed { reason, .. } if !reason.is_expulsion() => Severity::Routine,
             // A store's handle that is freed closes its connection without a goodbye. Only a node of a run is missed.
-            Self::Run { .. } | Self::SessionEnded { run_id: None, why: Why::Connection, .. } => {
-                Severity::Notable
+            Self::CertificatesRenewed
+            | Self::Run { .. }
+            | Self::SessionEnded { run_id: None, why: Why::Connection, .. } => Severity::Notable,
+            Self::CertificatesKept { .. } | Self::Closed { .. } | Self::SessionEnded { .. } => {
+                Severity::Warning
             }
-            Self::Closed { .. } | Self::SessionEnded { .. } => Severity::Warning,
         }
     }
 }
@@ -182,6 +204,10 @@ impl fmt::Display for Event {
                     write!(f, " run={run_id}")?;
                 }
                 write!(f, ": {why}")
+            }
+            Self::CertificatesRenewed => f.write_str("the server's certificates were read again"),
+            Self::CertificatesKept { error } => {
+                write!(f, "the changed certificates cannot be used, so the earlier ones stay: {error}")
             }
             Self::Run { run_id, round, action, reason } => {
                 write!(f, "run={run_id} round={round} {action}: {reason}")
@@ -229,6 +255,15 @@ pub enum CloseReason {
     /// The peer read none of its answers in time.
     #[error("the peer read none of its answers within the stall timeout")]
     StallTimeout,
+    /// TLS failed.
+    #[error("TLS: {0}")]
+    Tls(TlsFault),
+    /// The client uses TLS, and the server has no certificate.
+    #[error("the client uses TLS, and this server was started without --tls-cert")]
+    TlsNotConfigured,
+    /// A native client does not use TLS, which is required.
+    #[error("the client does not use TLS, which this server requires: give it --tls-ca")]
+    PlaintextRefused,
     /// The server has as many connections as the limit allows.
     #[error("too many connections (the limit is {0})")]
     TooManyConnections(usize),
@@ -263,6 +298,9 @@ impl CloseReason {
             | Self::NativeProtocol(_)
             | Self::SessionRefused(_)
             | Self::Refused(_)
+            | Self::Tls(_)
+            | Self::TlsNotConfigured
+            | Self::PlaintextRefused
             | Self::FrameTimeout => Why::Protocol,
         }
     }

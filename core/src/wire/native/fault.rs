@@ -25,6 +25,8 @@ open_choice! {
         105 FalseAcknowledgement: "FalseAcknowledgement",
         /// HELLO's credentials were not accepted.
         110 Unauthenticated: "Unauthenticated",
+        /// The connection does not begin with TLS, which the server requires.
+        111 TlsRequired: "TlsRequired",
 
         /// The key has no value, and the request does not wait.
         200 NotFound: "NotFound",

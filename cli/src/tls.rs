@@ -1,0 +1,126 @@
+//! Flags of TLS: the files of certificates and keys.
+
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+use clap::Args;
+use rendezvous_core::driver::native_client::NativeClientOptions;
+use rendezvous_core::driver::store::Store;
+use rendezvous_core::driver::store_client::StoreOptions;
+use rendezvous_core::error::ErrorKind;
+use rendezvous_core::{TlsAcceptor, TlsClientOptions, TlsConnector, TlsError, TlsServerOptions};
+use std::path::PathBuf;
+
+/// TLS of a server.
+#[derive(Args)]
+#[command(next_help_heading = "TLS")]
+pub(crate) struct ServerTls {
+    /// Certificate of the server, in PEM, followed by those of intermediate CAs; native clients must use TLS then
+    #[arg(long, value_name = "FILE", env = "RDZV_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "RDZV_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// CAs of clients, in PEM; each native client needs a certificate of one of them then
+    #[arg(long, value_name = "FILE", env = "RDZV_TLS_CLIENT_CA", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+}
+
+impl ServerTls {
+    /// Reads the files, if there are any.
+    pub(crate) fn acceptor(&self) -> Result<Option<TlsAcceptor>, TlsError> {
+        let (Some(cert_file), Some(key_file)) = (self.tls_cert.clone(), self.tls_key.clone()) else {
+            return Ok(None);
+        };
+        let client_ca_file = self.tls_client_ca.clone();
+        TlsAcceptor::new(TlsServerOptions { cert_file, key_file, client_ca_file }).map(Some)
+    }
+}
+
+/// TLS of a client.
+#[derive(Args)]
+#[command(next_help_heading = "TLS")]
+pub(crate) struct ClientTls {
+    /// CAs of the server, in PEM; with it the native protocol and TLS are used, and without it neither
+    #[arg(long, global = true, value_name = "FILE", env = "RDZV_TLS_CA")]
+    tls_ca: Option<PathBuf>,
+    /// Certificate of this client, in PEM, for a server with --tls-client-ca
+    #[arg(long, global = true, value_name = "FILE", env = "RDZV_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, in PEM
+    #[arg(long, global = true, value_name = "FILE", env = "RDZV_TLS_KEY")]
+    tls_key: Option<PathBuf>,
+    /// Name that the server's certificate must contain [default: the endpoint's host]
+    #[arg(long, global = true, value_name = "NAME", env = "RDZV_TLS_SERVER_NAME")]
+    tls_server_name: Option<String>,
+}
+
+/// TLS of a node, which may host the server.
+#[derive(Args)]
+#[command(next_help_heading = "TLS")]
+pub(crate) struct NodeTls {
+    /// CAs of the server, in PEM; with it, this node meets the others through TLS
+    #[arg(long, value_name = "FILE", env = "RDZV_TLS_CA")]
+    tls_ca: Option<PathBuf>,
+    /// Certificate of this node, in PEM: of the server if the node hosts it, or for a server with --tls-client-ca
+    #[arg(long, value_name = "FILE", env = "RDZV_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "RDZV_TLS_KEY")]
+    tls_key: Option<PathBuf>,
+    /// CAs of the other nodes, in PEM, if this node hosts the server; each needs a certificate of one of them then
+    #[arg(long, value_name = "FILE", env = "RDZV_TLS_CLIENT_CA")]
+    tls_client_ca: Option<PathBuf>,
+    /// Name that the server's certificate must contain [default: the endpoint's host]
+    #[arg(long, value_name = "NAME", env = "RDZV_TLS_SERVER_NAME")]
+    tls_server_name: Option<String>,
+}
+
+impl NodeTls {
+    /// Returns the options of the rendezvous that the flags stand for.
+    pub(crate) fn options(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let files = [
+            ("tls_ca", &self.tls_ca),
+            ("tls_cert", &self.tls_cert),
+            ("tls_key", &self.tls_key),
+            ("tls_client_ca", &self.tls_client_ca),
+        ];
+        let files = files.into_iter().filter_map(|(key, file)| Some((key, file.as_ref()?.to_str()?)));
+        files.chain(self.tls_server_name.as_deref().map(|name| ("tls_server_name", name)))
+    }
+}
+
+impl ClientTls {
+    /// Connects to a store: with the native protocol through TLS, or with c10d, which has no TLS.
+    pub(crate) fn connect(&self, endpoint: &Endpoint, options: StoreOptions) -> Result<Store, Failure> {
+        let Endpoint { host, port } = endpoint;
+        let Some(connector) = self.connector()? else { return Ok(Store::connect(host, *port, options)?) };
+        let options = NativeClientOptions {
+            timeouts: options.timeouts(),
+            connect_timeout: options.connect_timeout,
+            tls: Some(connector),
+            ..NativeClientOptions::default()
+        };
+        Ok(Store::connect_native(host, *port, options)?)
+    }
+
+    /// Reads the files, if there are any.
+    pub(crate) fn connector(&self) -> Result<Option<TlsConnector>, Failure> {
+        let usage = |message: &str| Failure::new(ErrorKind::InvalidArgument, message);
+        let identity = match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+            (None, None) => None,
+            (Some(_), None) => return Err(usage("--tls-cert needs --tls-key, its private key")),
+            (None, Some(_)) => return Err(usage("--tls-key needs --tls-cert, its certificate")),
+        };
+        let Some(ca_file) = self.tls_ca.clone() else {
+            return match identity.is_some() || self.tls_server_name.is_some() {
+                true => Err(usage("TLS needs --tls-ca, the file of trusted CAs")),
+                false => Ok(None),
+            };
+        };
+        let server_name = self.tls_server_name.clone();
+        TlsConnector::new(TlsClientOptions { ca_file, identity, server_name })
+            .map(Some)
+            .map_err(|error| Failure::new(ErrorKind::InvalidArgument, error.to_string()))
+    }
+}

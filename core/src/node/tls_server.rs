@@ -1,0 +1,240 @@
+//! A server and the TLS of its connections, with the interface of [`Server`]: received bytes and bytes to be sent are
+//! those of the sockets.
+
+use super::server::{Input, InputError, Output, Server, ServerInstance, Stats, TLS_FIRST_BYTE};
+use crate::ids::ConnId;
+use crate::limits::ServerLimits;
+use crate::prelude::*;
+use crate::tls::{ServerConfig, TlsStage};
+use crate::wire::native::{Fault, FaultCode, Label, MAGIC, ServerFrame, encode_frame};
+use alloc::collections::VecDeque;
+
+/// A server whose clients may use TLS. Without a configuration it passes everything on.
+#[derive(Debug)]
+pub struct TlsServer {
+    server: Server,
+    config: Option<ServerConfig>,
+    /// By the slots of the connections. `None`: the bytes are those of the server.
+    transports: Vec<Option<Transport>>,
+    /// Connections with bytes to be sent of which the server does not know.
+    to_send: VecDeque<ConnId>,
+    /// Closed connection whose last bytes may still be sent.
+    closed: Option<ConnId>,
+    /// Scratch buffer.
+    plaintext: Vec<u8>,
+}
+
+/// Bytes between a socket and the server.
+#[derive(Debug)]
+enum Transport {
+    /// No byte has arrived.
+    Undecided(ServerConfig),
+    Tls(Box<Secured>),
+    /// A connection that is refused without TLS, and the bytes that say so.
+    Refused(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Secured {
+    stage: TlsStage,
+    /// Number of the server's bytes that are in the ciphertext and that it does not know to be sent.
+    sealed: usize,
+    is_queued: bool,
+}
+
+impl TlsServer {
+    /// Creates a server with an empty store.
+    pub fn new(limits: ServerLimits, instance: ServerInstance) -> Self {
+        Self {
+            server: Server::new(limits, instance),
+            config: None,
+            transports: Vec::new(),
+            to_send: VecDeque::new(),
+            closed: None,
+            plaintext: Vec::new(),
+        }
+    }
+
+    /// Sets the configuration of connections that are accepted from now on. Their native clients must use TLS.
+    pub fn configure(&mut self, config: ServerConfig) {
+        self.config = Some(config);
+    }
+
+    /// Returns counts and sizes.
+    pub fn stats(&self) -> Stats {
+        self.server.stats()
+    }
+
+    /// Returns the server.
+    pub const fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Returns when [`Input::Tick`] is due at the latest.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.server.poll_timeout()
+    }
+
+    /// Returns whether the caller may read from `conn`.
+    pub fn wants_read(&self, conn: ConnId) -> bool {
+        self.server.wants_read(conn)
+    }
+
+    /// Returns the bytes to send to `conn` next. After [`Output::Close`] they are the last ones, of which the caller
+    /// sends what the socket takes at once.
+    pub fn unsent(&self, conn: ConnId) -> &[u8] {
+        match self.transport(conn) {
+            None => self.server.unsent(conn),
+            Some(Transport::Undecided(_)) => &[],
+            Some(Transport::Tls(secured)) => secured.stage.unsent(),
+            Some(Transport::Refused(bytes)) => bytes,
+        }
+    }
+
+    /// Handles one input, as [`Server::handle`] does.
+    ///
+    /// # Errors
+    /// The input does not fit the state. Nothing has changed.
+    pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
+        self.forget_closed();
+        match input {
+            Input::Accepted { conn, .. } => {
+                self.server.handle(now, input)?;
+                if let Some(config) = &self.config {
+                    let index = conn.index as usize;
+                    if self.transports.len() <= index {
+                        self.transports.resize_with(index + 1, || None);
+                    }
+                    self.transports[index] = Some(Transport::Undecided(config.clone()));
+                }
+                Ok(())
+            }
+            Input::Received { conn, bytes } => self.receive(now, conn, bytes),
+            Input::Sent { conn, bytes } if self.transport(conn).is_some() => self.sent(now, conn, bytes),
+            input => self.server.handle(now, input),
+        }
+    }
+
+    /// Returns the next action. The caller drains it after every input.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.forget_closed();
+        loop {
+            while let Some(conn) = self.to_send.pop_front() {
+                if let Some(Transport::Tls(secured)) = self.transport_mut(conn) {
+                    secured.is_queued = false;
+                    return Some(Output::Transmit { conn });
+                }
+            }
+            match self.server.poll_output()? {
+                Output::Transmit { conn } if self.transport(conn).is_some() => self.seal(conn),
+                Output::Close { conn } => {
+                    if let Some(Transport::Tls(secured)) = self.transport_mut(conn) {
+                        secured.stage.close();
+                    }
+                    self.closed = Some(conn);
+                    return Some(Output::Close { conn });
+                }
+                output => return Some(output),
+            }
+        }
+    }
+
+    #[inline]
+    fn transport(&self, conn: ConnId) -> Option<&Transport> {
+        self.transports.get(conn.index as usize)?.as_ref()
+    }
+
+    fn transport_mut(&mut self, conn: ConnId) -> Option<&mut Transport> {
+        self.transports.get_mut(conn.index as usize)?.as_mut()
+    }
+
+    fn forget_closed(&mut self) {
+        let Some(conn) = self.closed.take() else { return };
+        if let Some(transport) = self.transports.get_mut(conn.index as usize) {
+            *transport = None;
+        }
+        while let Some(None) = self.transports.last() {
+            self.transports.pop();
+        }
+    }
+
+    fn receive(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<(), InputError> {
+        if let Some(Transport::Undecided(config)) = self.transport(conn)
+            && let Some(&first) = bytes.first()
+        {
+            match first {
+                TLS_FIRST_BYTE => {
+                    let stage = TlsStage::server(config);
+                    let secured = Secured { stage, sealed: 0, is_queued: false };
+                    self.transports[conn.index as usize] = Some(Transport::Tls(Box::new(secured)));
+                }
+                first if first == MAGIC[0] => return self.refuse(now, conn),
+                _ => self.transports[conn.index as usize] = None,
+            }
+        }
+        let Self { server, transports, plaintext, .. } = self;
+        let Some(Some(Transport::Tls(secured))) = transports.get_mut(conn.index as usize) else {
+            return server.handle(now, Input::Received { conn, bytes });
+        };
+        plaintext.clear();
+        let received = secured.stage.receive(bytes, plaintext);
+        let is_ended = secured.stage.is_ended();
+        if !plaintext.is_empty() {
+            server.handle(now, Input::Received { conn, bytes: plaintext })?;
+        }
+        // The server may have ended the connection because of the bytes before.
+        match received {
+            Err(fault) => drop(server.handle(now, Input::TlsFailed { conn, fault })),
+            Ok(()) if is_ended => drop(server.handle(now, Input::ReadClosed { conn })),
+            Ok(()) => {}
+        }
+        self.seal(conn);
+        Ok(())
+    }
+
+    /// Refuses a native client that does not use TLS.
+    fn refuse(&mut self, now: Instant, conn: ConnId) -> Result<(), InputError> {
+        let mut bytes = Vec::new();
+        let fault = Fault::new(FaultCode::TlsRequired, 0, 0);
+        // invariant: a frame without text is short
+        encode_frame(&mut bytes, Label::default(), &ServerFrame::Error { fault }).expect("a short frame");
+        self.transports[conn.index as usize] = Some(Transport::Refused(bytes));
+        self.server.handle(now, Input::PlaintextRefused { conn })
+    }
+
+    fn sent(&mut self, now: Instant, conn: ConnId, bytes: usize) -> Result<(), InputError> {
+        let Self { server, transports, .. } = self;
+        let Some(Some(Transport::Tls(secured))) = transports.get_mut(conn.index as usize) else {
+            return Ok(());
+        };
+        secured.stage.sent(bytes);
+        if secured.sealed > 0 {
+            // The last byte counts as sent when all of the ciphertext has been.
+            let is_sent = secured.stage.unsent().is_empty();
+            let bytes = if is_sent { secured.sealed } else { bytes.min(secured.sealed - 1) };
+            secured.sealed -= bytes;
+            server.handle(now, Input::Sent { conn, bytes })?;
+            if !is_sent {
+                return Ok(());
+            }
+        } else if !secured.stage.unsent().is_empty() {
+            return Ok(());
+        }
+        self.seal(conn);
+        Ok(())
+    }
+
+    /// Encrypts the server's next bytes if the earlier ones have been sent, and queues the connection if there are bytes
+    /// to be sent.
+    fn seal(&mut self, conn: ConnId) {
+        let Self { server, transports, to_send, .. } = self;
+        let Some(Some(Transport::Tls(secured))) = transports.get_mut(conn.index as usize) else { return };
+        if secured.stage.unsent().is_empty() {
+            secured.sealed = secured.stage.send(server.unsent(conn));
+        }
+        if !secured.stage.unsent().is_empty() && !secured.is_queued {
+            secured.is_queued = true;
+            to_send.push_back(conn);
+        }
+    }
+}

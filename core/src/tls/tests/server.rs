@@ -1,0 +1,270 @@
+//! A server and its TLS, without sockets.
+
+use super::certificates::Authority;
+use crate::ids::ConnId;
+use crate::limits::{FrameLimits, ServerLimits};
+use crate::node::server::{CloseReason, Event, Input, Output, ServerInstance};
+use crate::node::tls_server::TlsServer;
+use crate::prelude::*;
+use crate::store::op::{Key, Request};
+use crate::tls::{ClientConfig, ServerConfig, TlsStage};
+use crate::tls_fault::TlsFault;
+use crate::wire::c10d;
+use crate::wire::native::{
+    ClientFrame, FaultCode, From, HEADER_BYTES, Header, Label, MAGIC, Scan, ServerFrame, encode_frame, scan,
+};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::collections::BTreeMap;
+
+const HOST: &str = "store.example";
+const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4711);
+const NOW: Instant = Instant::ORIGIN;
+
+/// Server whose sockets take as many bytes as the test allows.
+struct Rig {
+    server: TlsServer,
+    /// Bytes that each socket got.
+    got: BTreeMap<ConnId, Vec<u8>>,
+    closed: BTreeMap<ConnId, CloseReason>,
+    /// Number of bytes that the sockets take, together.
+    window: usize,
+}
+
+impl Rig {
+    fn new(config: Option<ServerConfig>) -> Self {
+        let mut server = TlsServer::new(ServerLimits::default(), ServerInstance::from_seed(1));
+        if let Some(config) = config {
+            server.configure(config);
+        }
+        Self { server, got: BTreeMap::new(), closed: BTreeMap::new(), window: usize::MAX }
+    }
+
+    fn connect(&mut self, index: u32) -> ConnId {
+        let conn = ConnId { index, generation: 0 };
+        self.feed(Input::Accepted { conn, peer: PEER });
+        conn
+    }
+
+    fn feed(&mut self, input: Input<'_>) {
+        self.server.handle(NOW, input).expect("a legal input");
+        while let Some(output) = self.server.poll_output() {
+            match output {
+                Output::Transmit { conn } => self.write(conn),
+                Output::Close { conn } => {
+                    let last = self.server.unsent(conn).to_vec();
+                    self.got.entry(conn).or_default().extend(last);
+                }
+                Output::Event(Event::Closed { conn, reason, .. }) => drop(self.closed.insert(conn, reason)),
+                Output::Read { .. } | Output::Event(_) => {}
+            }
+        }
+    }
+
+    fn write(&mut self, conn: ConnId) {
+        let unsent = self.server.unsent(conn);
+        let bytes = unsent.len().min(self.window);
+        if unsent.is_empty() {
+            return;
+        }
+        self.window -= bytes;
+        self.got.entry(conn).or_default().extend_from_slice(&unsent[..bytes]);
+        self.server.handle(NOW, Input::Sent { conn, bytes }).expect("a legal input");
+    }
+
+    /// Lets the socket take more.
+    fn writable(&mut self, conn: ConnId, bytes: usize) {
+        self.window = bytes;
+        let sent = self.server.unsent(conn).len().min(bytes);
+        let got = self.server.unsent(conn)[..sent].to_vec();
+        self.window -= sent;
+        self.got.entry(conn).or_default().extend(got);
+        self.feed(Input::Sent { conn, bytes: sent });
+    }
+}
+
+/// Client of one connection of a rig.
+struct Client {
+    conn: ConnId,
+    stage: TlsStage,
+    plaintext: Vec<u8>,
+}
+
+impl Client {
+    fn new(rig: &mut Rig, index: u32, config: &ClientConfig) -> Self {
+        let stage = TlsStage::client(config, HOST).expect("a name");
+        Self { conn: rig.connect(index), stage, plaintext: Vec::new() }
+    }
+
+    /// Delivers the bytes of both sides until nothing is left.
+    fn deliver(&mut self, rig: &mut Rig) -> Result<(), TlsFault> {
+        loop {
+            let to_server = self.stage.unsent().to_vec();
+            self.stage.sent(to_server.len());
+            if !to_server.is_empty() && !rig.closed.contains_key(&self.conn) {
+                rig.feed(Input::Received { conn: self.conn, bytes: &to_server });
+            }
+            let to_client = rig.got.remove(&self.conn).unwrap_or_default();
+            self.stage.receive(&to_client, &mut self.plaintext)?;
+            if to_server.is_empty() && to_client.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn send(&mut self, rig: &mut Rig, mut bytes: &[u8]) -> Result<(), TlsFault> {
+        while !bytes.is_empty() {
+            let count = self.stage.send(bytes);
+            assert!(count > 0, "after the handshake");
+            bytes = &bytes[count..];
+            self.deliver(rig)?;
+        }
+        Ok(())
+    }
+}
+
+fn c10d(request: Request<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    c10d::encode_frame(&mut bytes, &c10d::Frame::Request(request));
+    bytes
+}
+
+fn hello() -> Vec<u8> {
+    let frame = ClientFrame::Hello {
+        version_min: 1,
+        version_max: 1,
+        incarnation: 0,
+        session: 0,
+        token: [0; 16],
+        grace_ms: 0,
+        heartbeat_ms: 0,
+        heartbeats_missed_max: 0,
+        node: b"n0",
+        auth: b"",
+    };
+    let mut bytes = MAGIC.to_vec();
+    encode_frame(&mut bytes, Label::default(), &frame).expect("short");
+    bytes
+}
+
+/// Returns the first frame of the server.
+fn first_frame(bytes: &[u8]) -> (Header, &[u8]) {
+    let Ok(Scan::Whole { header, bytes: length }) = scan(bytes, From::Server, &FrameLimits::default()) else {
+        panic!("{bytes:02x?}");
+    };
+    (header, &bytes[HEADER_BYTES..length])
+}
+
+#[test]
+fn a_client_opens_a_session_through_tls() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let mut client = Client::new(&mut rig, 0, &authority.client(None));
+    client.deliver(&mut rig).expect("a handshake");
+    client.send(&mut rig, &hello()).expect("sent");
+    let ((header, body), limits) = (first_frame(&client.plaintext), FrameLimits::default());
+    let frame = ServerFrame::parse(header.kind, body, &limits);
+    assert!(matches!(frame, Ok(Some(ServerFrame::Welcome { version: 1, .. }))), "{frame:?}");
+    client.stage.close();
+    client.deliver(&mut rig).expect("a regular end");
+    assert_eq!(rig.closed.get(&client.conn), Some(&CloseReason::PeerClosed));
+    assert_eq!(client.stage.end_of_stream(), None, "the server ends TLS, too");
+    assert_eq!(rig.server.stats().connections, 0);
+}
+
+#[test]
+fn a_native_client_without_tls_learns_to_use_it() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let conn = rig.connect(0);
+    rig.feed(Input::Received { conn, bytes: &hello() });
+    assert_eq!(rig.closed.get(&conn), Some(&CloseReason::PlaintextRefused));
+    let got = rig.got.remove(&conn).expect("an answer");
+    let ((header, body), limits) = (first_frame(&got), FrameLimits::default());
+    let frame = ServerFrame::parse(header.kind, body, &limits);
+    let Ok(Some(ServerFrame::Error { fault })) = frame else { panic!("{frame:?}") };
+    assert_eq!(fault.code, FaultCode::TlsRequired);
+}
+
+#[test]
+fn a_c10d_client_is_served_beside_those_with_tls() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let conn = rig.connect(0);
+    let mut bytes = Vec::new();
+    c10d::encode_frame(&mut bytes, &c10d::Frame::Validate { magic: c10d::MAGIC });
+    bytes.extend(c10d(Request::Add { key: Key::raw(b"n"), delta: 3 }));
+    rig.feed(Input::Received { conn, bytes: &bytes });
+    assert_eq!(rig.got.remove(&conn), Some(3_i64.to_le_bytes().to_vec()));
+}
+
+#[test]
+fn a_server_without_tls_says_so_to_a_client_that_uses_it() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(None);
+    let mut client = Client::new(&mut rig, 0, &authority.client(None));
+    assert_eq!(client.deliver(&mut rig), Err(TlsFault::Alert(70)));
+    assert_eq!(rig.closed.get(&client.conn), Some(&CloseReason::TlsNotConfigured));
+}
+
+#[test]
+fn a_client_that_is_not_admitted_gets_an_alert_and_the_log_the_reason() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], Some(&authority))));
+    let mut client = Client::new(&mut rig, 0, &authority.client(None));
+    assert_eq!(client.deliver(&mut rig), Err(TlsFault::Alert(116)));
+    assert_eq!(rig.closed.get(&client.conn), Some(&CloseReason::Tls(TlsFault::NoCertificate)));
+    assert_eq!(rig.server.stats().expelled, 1);
+}
+
+#[test]
+fn a_slow_reader_gets_all_of_a_long_answer_and_stops_the_reading_of_its_requests() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let mut client = Client::new(&mut rig, 0, &authority.client(None));
+    client.deliver(&mut rig).expect("a handshake");
+    let value: Vec<u8> = (0..3_000_000_u32).map(|at| at.to_le_bytes()[1]).collect();
+    let mut request = Vec::new();
+    c10d::encode_frame(&mut request, &c10d::Frame::Validate { magic: c10d::MAGIC });
+    request.extend(c10d(Request::Set { key: Key::raw(b"k"), value: &value }));
+    client.send(&mut rig, &request).expect("sent");
+    rig.window = 0;
+    let get = c10d(Request::Get { key: Key::raw(b"k") });
+    assert_eq!(client.stage.send(&get), get.len());
+    let bytes = client.stage.unsent().to_vec();
+    client.stage.sent(bytes.len());
+    rig.feed(Input::Received { conn: client.conn, bytes: &bytes });
+    assert!(!rig.server.wants_read(client.conn), "its answer is unread");
+    let mut steps = 0;
+    while client.plaintext.len() < value.len() {
+        assert!(rig.server.unsent(client.conn).len() <= 66 * 1024, "ciphertext of one chunk");
+        rig.writable(client.conn, 50_000);
+        client.deliver(&mut rig).expect("more of it");
+        steps += 1;
+        assert!(steps < 100);
+    }
+    assert!(client.plaintext.ends_with(&value));
+    assert!(rig.server.wants_read(client.conn));
+    assert!(rig.server.unsent(client.conn).is_empty());
+}
+
+#[test]
+fn bytes_may_arrive_one_by_one() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let mut client = Client::new(&mut rig, 0, &authority.client(None));
+    let mut is_sent = false;
+    while client.plaintext.is_empty() {
+        let unsent = client.stage.unsent().to_vec();
+        client.stage.sent(unsent.len());
+        for byte in unsent {
+            rig.feed(Input::Received { conn: client.conn, bytes: &[byte] });
+        }
+        for byte in rig.got.remove(&client.conn).unwrap_or_default() {
+            client.stage.receive(&[byte], &mut client.plaintext).expect("valid");
+        }
+        if !client.stage.is_handshaking() && !is_sent {
+            is_sent = client.stage.send(&hello()) > 0;
+        }
+    }
+    assert!(is_sent);
+}
