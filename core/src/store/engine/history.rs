@@ -87,6 +87,15 @@ struct Watch {
     queued: bool,
 }
 
+/// The watches of one key or prefix.
+#[derive(Debug, Default)]
+struct Watchers {
+    count: usize,
+    /// Those without undelivered changes. Only these are looked at when a key changes, so that many changes in one turn
+    /// do not each take time for every watch.
+    idle: Set<WatchId>,
+}
+
 #[derive(Debug)]
 pub(super) struct History {
     limits: HistoryLimits,
@@ -96,8 +105,8 @@ pub(super) struct History {
     pub(super) oldest: u64,
     last: u64,
     watches: Map<WatchId, Watch>,
-    of_key: Named<Set<WatchId>>,
-    of_prefix: Named<Set<WatchId>>,
+    of_key: Named<Watchers>,
+    of_prefix: Named<Watchers>,
     /// Lengths of the watched prefixes, with the number of watches of each length.
     prefix_lengths: Index<usize, usize>,
     /// Watches in the order in which they got undelivered changes. Some may have delivered them since, or have
@@ -132,26 +141,24 @@ impl History {
         let change = Change { revision, key: key.into(), value, is_lost };
         self.bytes += change.cost();
         self.changes.push_back(change);
-        let Self { watches, ready, work, .. } = self;
-        let mut notify = |ids: Option<&Set<WatchId>>| {
-            for id in ids.into_iter().flat_map(Set::iter) {
+        let Self { watches, ready, work, of_key, of_prefix, prefix_lengths, .. } = self;
+        let mut notify = |watchers: Option<&mut Watchers>| {
+            *work += 1;
+            let Some(watchers) = watchers else { return };
+            while let Some(id) = watchers.idle.pop_first() {
                 *work += 1;
-                if let Some(watch) = watches.get_mut(id)
-                    && watch.undelivered.is_none()
-                    && watch.from <= revision
-                {
+                if let Some(watch) = watches.get_mut(id) {
+                    // A watch begins at the next revision at the latest, and goes on after one that it has delivered.
+                    debug_assert!(watch.undelivered.is_none() && watch.from <= revision);
                     watch.undelivered = Some(revision);
                     watch.queue(id, ready);
                 }
             }
         };
-        notify(self.of_key.get(key));
-        let mut looked_up = 0;
-        for (length, _) in self.prefix_lengths.iter().take_while(|&(length, _)| length <= key.len()) {
-            looked_up += 1;
-            notify(self.of_prefix.get(&key[..length]));
+        notify(of_key.get_mut(key));
+        for (length, _) in prefix_lengths.iter().take_while(|&(length, _)| length <= key.len()) {
+            notify(of_prefix.get_mut(&key[..length]));
         }
-        self.work += looked_up;
         while self.changes.len() > self.limits.changes_max || self.bytes > self.limits.bytes_max {
             let Some(oldest) = self.changes.pop_front() else { break };
             self.bytes -= oldest.cost();
@@ -179,8 +186,12 @@ impl History {
         if watch.undelivered.is_some() {
             watch.queue(id, &mut self.ready);
         }
-        let index = if is_prefix { &mut self.of_prefix } else { &mut self.of_key };
-        index.entry(name, Set::new).insert(id);
+        let is_idle = watch.undelivered.is_none();
+        let watchers = self.index(is_prefix).entry(name, Watchers::default);
+        watchers.count += 1;
+        if is_idle {
+            watchers.idle.insert(id);
+        }
         if is_prefix {
             self.count_length(name.len(), |count| count + 1);
         }
@@ -190,10 +201,11 @@ impl History {
 
     pub(super) fn unwatch(&mut self, id: WatchId) -> bool {
         let Some(watch) = self.watches.remove(id) else { return false };
-        let index = if watch.is_prefix { &mut self.of_prefix } else { &mut self.of_key };
-        if let Some(ids) = index.get_mut(&watch.name) {
-            ids.remove(id);
-            if ids.is_empty() {
+        let index = self.index(watch.is_prefix);
+        if let Some(watchers) = index.get_mut(&watch.name) {
+            watchers.count -= 1;
+            watchers.idle.remove(id);
+            if watchers.count == 0 {
                 index.remove(&watch.name);
             }
         }
@@ -258,12 +270,20 @@ impl History {
         let looked_at = self.since(from).len() as u64;
         // They were looked at to be sent, too.
         self.work += 2 * looked_at / CHANGES_PER_UNIT;
-        if let Some(watch) = self.watches.get_mut(id) {
-            (watch.from, watch.undelivered) = (from, undelivered);
-            if undelivered.is_some() {
-                watch.queue(id, &mut self.ready);
-            }
+        let Self { watches, ready, of_key, of_prefix, .. } = self;
+        let Some(watch) = watches.get_mut(id) else { return };
+        (watch.from, watch.undelivered) = (from, undelivered);
+        if undelivered.is_some() {
+            return watch.queue(id, ready);
         }
+        let index = if watch.is_prefix { of_prefix } else { of_key };
+        if let Some(watchers) = index.get_mut(&watch.name) {
+            watchers.idle.insert(id);
+        }
+    }
+
+    const fn index(&mut self, is_prefix: bool) -> &mut Named<Watchers> {
+        if is_prefix { &mut self.of_prefix } else { &mut self.of_key }
     }
 
     fn find(&self, watch: &Watch, from: u64) -> Option<u64> {
