@@ -4,12 +4,13 @@
 # FEATURES for the library: --no-default-features leaves agents and RPC out.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint lib pages install uninstall examples header interop bench fuzz soak clean
+.PHONY: help demo test check lint lib pages install uninstall examples header interop bench fuzz soak sbom clean
 
 CARGO ?= cargo
 CXXFLAGS ?= -O2 -Wall -Wextra
 PYTHON ?= python3
 FUZZ_SECONDS ?= 60
+DENY ?=
 SEEDS ?= 10000
 JOBS ?= $(shell nproc)
 FEATURES ?=
@@ -81,11 +82,7 @@ lint: ## Format, lints in each feature step, documentation, dependencies
 	$(CARGO) clippy --locked -p rendezvous-ffi --no-default-features --features agent -- -D warnings
 	$(CARGO) clippy --locked -p rendezvous-ffi --no-default-features --features rpc -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
-ifneq ($(shell $(CARGO) deny --version 2>/dev/null),)
-	$(CARGO) deny check
-else
-	@echo "cargo-deny is not installed: licences, advisories and duplicates (deny.toml) were not checked"
-endif
+	tests/deny.sh $(DENY)
 ifneq ($(shell command -v abidiff),)
 	ffi/abi/compare.sh
 else
@@ -173,6 +170,10 @@ soak: ## The simulator over SEEDS further seeds of each world in JOBS processes;
 	$(call needs,$(PYTHON) tests/soak.py runs the simulator in parallel)
 	$(CARGO) build --locked --release -p rendezvous-tests --bin sim
 	$(PYTHON) tests/soak.py --seeds $(SEEDS) --jobs $(JOBS)
+
+sbom: ## Software bill of materials of the library and of rdzv (CycloneDX), in target/librendezvous.cdx.json
+	$(call needs,$(PYTHON) tests/sbom.py writes it)
+	CARGO=$(CARGO) $(PYTHON) tests/sbom.py
 
 clean: ## Remove all that was built, PyTorch's environment too
 	rm -rf target fuzz/target tests/nostd/*/target

@@ -69,7 +69,8 @@ def fuzz(options, binary, target, seconds):
     executed = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
     findings = sorted(os.path.join(artifacts, name) for name in set(os.listdir(artifacts)) - before)
     if process.returncode:
-        lines = [line for line in text.splitlines() if not re.match(r"#\d+\s|\s+#\d+ 0x", line)]
+        noise = r"#\d+\s|\s+#\d+ 0x|\s+\d+: |\s+at |\tNEW_|INFO: |stat::"
+        lines = [line for line in text.splitlines() if not re.match(noise, line)]
         print("\n".join([f"--- {target} failed with {process.returncode}", *lines[-40:]]), flush=True)
         findings = findings or ["no input was written"]
     return int(executed[1]) if executed else 0, usage.ru_utime + usage.ru_stime, findings

@@ -232,6 +232,7 @@ const ENTRIES: &[Entry] = &[
     Entry("docs/run.md", "rdzv run: waiting for nodes", Check::Compared("cli/src/run/waiting.rs")),
     Entry("docs/sessions.md", "stateDiagram-v2\n    Attached", Check::Compared("core/src/session/life.rs")),
     Entry("docs/sessions.md", "stateDiagram-v2\n    New", Check::Compared("core/src/session/life.rs")),
+    Entry("docs/dependencies.md", "make sbom", Check::Steps),
     Entry("docs/testing.md", "make check", Check::Steps),
     Entry("docs/testing.md", "cargo run -p rendezvous-tests --bin sim", Check::Steps),
     Entry("docs/testing.md", "cd target/planted/copy", Check::Steps),

@@ -17,8 +17,10 @@ pub fn file_log(bytes: &[u8]) {
     for stored_bytes_max in [LogLimits::default().stored_bytes_max, 300] {
         let limits = LogLimits { stored_bytes_max };
         let all = replay(limits, bytes, bytes.len());
-        assert_eq!(replay(limits, bytes, 1), all);
-        assert_eq!(replay(limits, bytes, 7), all);
+        // A driver reads at least the lengths of a record at once; with less, zeros at the end of a file would be taken for
+        // a torn record rather than for one without a name.
+        assert_eq!(replay(limits, bytes, 8), all);
+        assert_eq!(replay(limits, bytes, 13), all);
     }
     requests(bytes);
 }
