@@ -4,7 +4,7 @@
 # FEATURES for the library: --no-default-features leaves agents and RPC out.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint lib pages install uninstall examples header interop bench fuzz soak sbom clean
+.PHONY: help demo test check lint lib pages install uninstall examples header interop bench fuzz soak chaos sbom clean
 
 CARGO ?= cargo
 CXXFLAGS ?= -O2 -Wall -Wextra
@@ -12,6 +12,7 @@ PYTHON ?= python3
 FUZZ_SECONDS ?= 60
 DENY ?=
 SEEDS ?= 10000
+MINUTES ?= 10
 JOBS ?= $(shell nproc)
 FEATURES ?=
 
@@ -170,6 +171,14 @@ soak: ## The simulator over SEEDS further seeds of each world in JOBS processes;
 	$(call needs,$(PYTHON) tests/soak.py runs the simulator in parallel)
 	$(CARGO) build --locked --release -p rendezvous-tests --bin sim
 	$(PYTHON) tests/soak.py --seeds $(SEEDS) --jobs $(JOBS)
+
+chaos: lib ## Jobs of real processes for MINUTES: processes are killed and stopped, links cut and slowed, disks and descriptors used up
+	$(call needs,$(CXX) the job that counts is a C++ program)
+	$(call needs,ip hosts are network namespaces; apt-get install iproute2)
+	$(call needs,$(PYTHON) tests/chaos/run.py runs the jobs)
+	mkdir -p target/chaos
+	$(COMPILE) tests/chaos/counter.cpp -o target/chaos/counter $(LINK) -Wl,-rpath,'$$ORIGIN/../release'
+	$(PYTHON) tests/chaos/run.py --minutes $(MINUTES)
 
 sbom: ## Software bill of materials of the library and of rdzv (CycloneDX), in target/librendezvous.cdx.json
 	$(call needs,$(PYTHON) tests/sbom.py writes it)
