@@ -1,5 +1,6 @@
 //! Workers of an RPC group.
 
+use crate::context::RDZV_LOG_WARN;
 use crate::prelude::*;
 use crate::rpc_end::shutdown_of;
 use crate::rpc_fault::agent_fault;
@@ -10,6 +11,7 @@ use crate::store::span;
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::store::Timeouts;
 use rendezvous_rpc::agent::GroupEvent;
+use rendezvous_rpc::connection::RefusalObserver;
 use rendezvous_rpc::driver::calls::handling::Handling;
 use rendezvous_rpc::driver::group::registry::DEFAULT_BACKEND;
 use rendezvous_rpc::driver::group::{RpcAgent, RpcInit, RpcInitError, RpcWorker};
@@ -186,6 +188,10 @@ impl Making {
             let handling = Handling::new(threads);
             entries.iter().try_for_each(|entry| entry.register(&handling)).map_err(refused)?;
             tcp.handling = Some(handling);
+            let log = Arc::clone(home.shared());
+            tcp.observer = RefusalObserver::new(move |event| {
+                log.log(RDZV_LOG_WARN, c"rpc", || event.to_string());
+            });
             options.set_extra(Box::new(tcp));
         } else {
             let shared = Some(Arc::clone(home.shared()));

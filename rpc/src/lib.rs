@@ -103,7 +103,7 @@ pub use driver::{
 #[doc(inline)]
 pub use {
     agent::GroupEvent,
-    connection::{CallError, CallFailure, ConnectionError, Status},
+    connection::{CallError, CallFailure, ConnectionError, RefusalEvent, RefusalObserver, Status},
     device::{Device, DeviceKind},
     device_map::DeviceMap,
     handlers::HandlerError,

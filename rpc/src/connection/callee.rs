@@ -44,6 +44,8 @@ pub enum CalleeEvent<'b> {
         /// Whether it has a response.
         kind: CallKind,
     },
+    /// A request is refused, and its caller notified: its handler and the reason.
+    Refused(Box<str>, Status),
     /// A part of a request.
     Bytes(u64, &'b [u8]),
     /// A request is complete.
@@ -283,9 +285,10 @@ impl Callee {
         match self.state {
             CalleeState::Open => {
                 self.state = CalleeState::Leaving;
-                self.outgoing.frame(0, &CalleeFrame::Goodbye {});
+                // The number of the first request that is not accepted.
+                self.outgoing.frame(self.last_id.saturating_add(1), &CalleeFrame::Goodbye {});
             }
-            CalleeState::Greeting | CalleeState::Claimed => self.end(ConnectionError::Closed),
+            CalleeState::Greeting | CalleeState::Claimed => self.refuse(Refusal::Leaving, ""),
             CalleeState::Leaving | CalleeState::Drained | CalleeState::Ended => {}
         }
     }
@@ -688,7 +691,7 @@ impl Callee {
                     is_long.then(|| alloc::format!("{payload_bytes} bytes, of at most {bytes_max}"));
                 self.respond(id, status, message.as_deref().unwrap_or_default());
             }
-            return Ok(None);
+            return Ok(Some(CalleeEvent::Refused(String::from_utf8_lossy(handler).into(), status)));
         }
         let deadline = (deadline_ms > 0).then(|| now + Duration::from_millis(deadline_ms));
         if self.unfinished == 0 {

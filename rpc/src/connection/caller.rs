@@ -136,6 +136,8 @@ pub struct Caller {
     takes_calls: bool,
     /// Reason why no calls are accepted any more, if it is not a goodbye.
     end: Option<ConnectionError>,
+    /// Whether the callee has said goodbye, and no connection to it has been open since.
+    has_callee_left: bool,
     /// Calls that were sent over the connection.
     calls: InFlight<Call>,
     /// Sent in the order of their numbers.
@@ -169,6 +171,7 @@ impl Caller {
             line: Line::new(Instant::ORIGIN),
             takes_calls: true,
             end: None,
+            has_callee_left: false,
             calls: InFlight::new(),
             waiting: InFlight::new(),
             last_id: 0,
@@ -351,7 +354,19 @@ impl Caller {
     pub fn unreachable(&mut self, why: &ConnectionError) {
         if self.state == LineState::Connecting {
             self.hang_up(why.clone());
-            self.fail_waiting(&CallFailure::Unsent(why.clone()));
+            self.fail_waiting(&self.unsent(why));
+        }
+    }
+
+    /// Returns the failure of calls for which no connection opened. A worker that has said goodbye is not there any
+    /// more because it left, not because it died.
+    fn unsent(&self, why: &ConnectionError) -> CallFailure {
+        match why {
+            ConnectionError::Refused { why: Refusal::Leaving, .. } => CallFailure::Leaving,
+            ConnectionError::NotListening(_) | ConnectionError::Lost(_) if self.has_callee_left => {
+                CallFailure::Leaving
+            }
+            why => CallFailure::Unsent(why.clone()),
         }
     }
 
@@ -368,7 +383,7 @@ impl Caller {
         let has_opened = self.line.has_opened;
         self.hang_up(why.clone());
         if !has_opened {
-            self.fail_waiting(&CallFailure::Unsent(why));
+            self.fail_waiting(&self.unsent(&why));
         }
     }
 
@@ -434,6 +449,17 @@ impl Caller {
                 self.failed(id, why.clone(), call.handler);
             }
         }
+    }
+
+    /// Fails the calls that crossed the goodbye of the callee, which accepts none from number `first` on; 0 if it does
+    /// not say so. They were not executed.
+    fn fail_crossing(&mut self, first: u64) {
+        for id in self.calls.ids().into_iter().filter(|&id| first > 0 && id >= first) {
+            if let Some(call) = self.take(id) {
+                self.failed(id, CallFailure::Leaving, call.handler);
+            }
+        }
+        self.look_for_rest();
     }
 
     fn take(&mut self, id: u64) -> Option<Call> {
@@ -667,7 +693,7 @@ impl Caller {
                 if self.line.requests_max == 0 {
                     return Err(ConnectionError::NothingAllowed);
                 }
-                (self.state, self.line.has_opened) = (LineState::Open, true);
+                (self.state, self.line.has_opened, self.has_callee_left) = (LineState::Open, true, false);
                 self.advance(now);
                 Ok(None)
             }
@@ -682,13 +708,13 @@ impl Caller {
                 self.line.load = Some((now, PoolLoad { threads, waiting }));
                 Ok(None)
             }
-            (CalleeFrame::Goodbye {}, LineState::Open) => {
-                self.state = LineState::Leaving;
+            (CalleeFrame::Goodbye {}, _) => {
+                (self.state, self.has_callee_left) = (LineState::Leaving, true);
                 self.fail_waiting(&CallFailure::Leaving);
+                self.fail_crossing(id);
                 self.look_for_the_end();
                 Ok(None)
             }
-            (CalleeFrame::Goodbye {}, _) => Ok(None),
             (CalleeFrame::Response { status, payload_bytes, message }, _) => {
                 self.response(now, (id, kind), status, payload_bytes, message)
             }

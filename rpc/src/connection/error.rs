@@ -5,7 +5,8 @@ use crate::limits::FAILURE_TEXT_BYTES_MAX;
 use crate::name::WorkerInfo;
 use crate::wire::FrameError;
 use alloc::borrow::Cow;
-use rendezvous_core::error::Span;
+use core::fmt::Write as _;
+use rendezvous_core::error::{OneLine, Span};
 use rendezvous_core::prelude::*;
 use rendezvous_core::wire::choice::open_choice;
 
@@ -44,6 +45,8 @@ open_choice! {
         4 Unknown: "the caller is not a known member",
         /// The callee's process is running, but its worker is not in a group any more.
         5 Over: "it has ended",
+        /// The callee ends gracefully.
+        6 Leaving: "it takes no further requests",
     }
 }
 
@@ -233,9 +236,8 @@ impl ConnectionError {
     }
 }
 
-/// Error of a call.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {why}", Callee(self))]
+/// Error of a call. Its text is one line: what comes from the callee is escaped.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallError {
     /// The callee.
     pub peer: WorkerInfo,
@@ -245,6 +247,14 @@ pub struct CallError {
     pub address: Box<str>,
     /// The reason.
     pub why: CallFailure,
+}
+
+impl core::error::Error for CallError {}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(OneLine(f), "{}: {}", Callee(self), self.why)
+    }
 }
 
 /// Text of a callee's status. The message of a malformed request needs no prefix.

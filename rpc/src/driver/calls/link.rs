@@ -387,7 +387,15 @@ impl Link {
                 any = true;
                 self.handle_event(state, now, event, due);
             }
-            if !state.flush() && !any {
+            if let Some(why) = state.flush() {
+                any = true;
+                let attempts = state.attempts;
+                self.read_last(state, now, due);
+                if state.attempts == attempts {
+                    state.caller.lost(why);
+                }
+            }
+            if !any {
                 break;
             }
         }
@@ -401,6 +409,22 @@ impl Link {
         self.watch(state);
         if let (Reader::Thread | Reader::Unowned, Some(at)) = (state.reader, state.caller.poll_timeout()) {
             self.shared.io.advance(&mut state.timer, at, self.token);
+        }
+    }
+
+    /// Reads what the callee sent before it closed the connection: its responses, and its goodbye.
+    fn read_last(self: &Arc<Self>, state: &mut LinkState, now: Instant, due: &mut Due) {
+        let mut scratch = Vec::with_capacity(DRIVEN_SCRATCH_BYTES);
+        for _ in 0..READS_PER_ITERATION {
+            scratch.clear();
+            let is_more = state.read_once(now, &mut scratch);
+            let mut bytes = &scratch[..];
+            while let Some(event) = state.caller.next_event(now, &mut bytes) {
+                self.handle_event(state, now, event, due);
+            }
+            if !is_more {
+                return;
+            }
         }
     }
 
@@ -569,19 +593,13 @@ impl HoldsObjects for LinkState {
 }
 
 impl LinkState {
-    /// Writes as much as the socket accepts. Returns true if that failed.
-    fn flush(&mut self) -> bool {
+    /// Writes as much as the socket accepts. Returns how the connection has ended if that failed.
+    fn flush(&mut self) -> Option<ConnectionError> {
         let Self { caller, line: Some(line), requests, released, writing: Writing::AtOnce, .. } = self else {
-            return false;
+            return None;
         };
         let flushed = line.flush(requests, released, &mut || caller.poll_write());
-        match flushed {
-            Ok(()) => false,
-            Err(error) => {
-                caller.lost(lost(&error));
-                true
-            }
-        }
+        flushed.err().map(|error| lost(&error))
     }
 
     /// Reads once; returns whether there may be more to read.

@@ -6,7 +6,7 @@ use super::calling::{RpcClient, RpcClientOptions};
 use super::handling::{Handling, Held, Holder};
 use super::io_thread::{IoShared, IoThread, Target};
 use super::received::{BufferPool, LONG_BYTES_MIN};
-use crate::connection::Refusal;
+use crate::connection::{Refusal, RefusalEvent, RefusalObserver};
 use crate::intake::{FairIntake, QuotaId, Released};
 use crate::limits::{IntakeLimits, RpcLimits};
 use crate::name::WorkerInfo;
@@ -48,6 +48,8 @@ pub struct RpcServerOptions {
     pub intake: IntakeLimits,
     /// TCP keep-alive, which detects silent hosts; `None` leaves the system's defaults.
     pub keep_alive: Option<KeepAlive>,
+    /// Gets the connections and calls that the worker refuses.
+    pub observer: RefusalObserver,
 }
 
 opaque_debug!(RpcServerOptions);
@@ -221,6 +223,10 @@ impl ServerShared {
         }
     }
 
+    fn report(&self, event: &RefusalEvent) {
+        self.options.observer.notify(event);
+    }
+
     fn conns(&self) -> Vec<Arc<Conn>> {
         self.state.locked().conns.values().cloned().collect()
     }
@@ -230,9 +236,9 @@ impl ServerShared {
             let mut state = self.state.locked();
             let Some(Acceptor { watch, listener }) = &mut state.acceptor else { return };
             match listener.accept() {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     drop(state);
-                    self.add_conn(now, stream.into());
+                    self.add_conn(now, stream.into(), peer);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if watch.is_none() {
@@ -254,9 +260,9 @@ impl ServerShared {
         }
     }
 
-    fn add_conn(self: &Arc<Self>, now: Instant, socket: Socket) {
+    fn add_conn(self: &Arc<Self>, now: Instant, socket: Socket, peer: SocketAddr) {
         if socket.set_nonblocking(true).is_ok() {
-            let conn = Conn::new(self, now, socket);
+            let conn = Conn::new(self, now, socket, peer);
             self.state.locked().conns.insert(conn.token(), Arc::clone(&conn));
             conn.change(now, |_| ());
         }
@@ -288,7 +294,9 @@ impl ServerShared {
         }
     }
 
-    fn say_goodbye(&self, now: Instant, reply: oneshot::Sender<()>, scratch: &mut Vec<u8>) {
+    fn say_goodbye(self: &Arc<Self>, now: Instant, reply: oneshot::Sender<()>, scratch: &mut Vec<u8>) {
+        // Callers whose connections wait to be accepted are refused with the reason, or what they have sent is accepted.
+        self.accept(now);
         let mut state = self.state.locked();
         (state.acceptor, state.leaving) = (None, Some(reply));
         drop(state);

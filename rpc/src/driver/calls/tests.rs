@@ -1,6 +1,7 @@
 mod ends;
 mod flow;
 pub(super) mod frames;
+mod refusals;
 
 use super::calling::{Call, CallCanceller, CallResult, RpcClient, RpcClientOptions, RpcPeer};
 use super::handling::{Handling, Request, Responder, Run};
@@ -8,7 +9,7 @@ use super::io_thread::IoThread;
 use super::reentrancy::Home;
 use super::serving::{Admission, RpcServer, RpcServerOptions};
 use super::*;
-use crate::connection::{CallError, CallFailure, CallKind, ConnectionError, Refusal};
+use crate::connection::{CallError, CallFailure, CallKind, ConnectionError, Refusal, RefusalObserver};
 use crate::limits::{IntakeLimits, RpcLimits};
 use crate::name::WorkerInfo;
 use crate::wire::{CalleeFrame, CallerFrame, DATA, Header, MAGIC, encode_frame};
@@ -57,6 +58,7 @@ fn server_options() -> RpcServerOptions {
         limits: RpcLimits::default(),
         intake: IntakeLimits::default(),
         keep_alive: Some(KeepAlive::default()),
+        observer: RefusalObserver::default(),
     }
 }
 
@@ -457,7 +459,8 @@ fn a_server_that_leaves_answers_what_it_has_and_one_that_stops_does_not() {
     responder.answer(request.payload);
     assert_eq!(started.wait().as_deref(), Ok(&b"x"[..]));
     assert!(scene.server.leave(SOON));
-    assert!(message(scene.call("echo", b"")).starts_with("echo at b (id 2): not sent: "));
+    // Nothing listens there any more, which says nothing of a death.
+    assert_eq!(message(scene.call("echo", b"")), "echo at b (id 2): it takes no further calls");
 
     let scene = self::scene();
     let started = scene.peer.start(Call::of("hold").with_timeout(SOON), &b"x"[..]).expect("made");

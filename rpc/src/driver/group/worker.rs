@@ -11,7 +11,7 @@ use super::{
 #[cfg(test)]
 use crate::agent::ControlCall;
 use crate::agent::{Agent, GroupEvent, HANDLERS, Input, liveness_key};
-use crate::connection::Status;
+use crate::connection::{RefusalObserver, Status};
 use crate::device::{Device, DeviceKind};
 use crate::device_map::{DeviceMaps, NodeDevices};
 pub use crate::driver::calls::calling::CallCanceller;
@@ -59,6 +59,8 @@ pub struct TcpOptions {
     pub handling: Option<Arc<Handling>>,
     /// Times of the heartbeats of a worker that changes a dynamic group.
     pub times: TokenTimes,
+    /// Gets the connections and calls that the worker refuses.
+    pub observer: RefusalObserver,
     /// Ends the call that creates the worker. A cancelled join is undone at the workers that were already notified.
     pub token: CancelToken,
 }
@@ -72,6 +74,7 @@ impl Default for TcpOptions {
             membership_timeout: None,
             handling: None,
             times: TokenTimes::default(),
+            observer: RefusalObserver::default(),
             token: CancelToken::new(),
         }
     }
@@ -145,6 +148,7 @@ impl RpcAgent {
             limits: RpcLimits::default(),
             intake: IntakeLimits::default(),
             keep_alive: Some(KeepAlive::default()),
+            observer: tcp.observer.clone(),
         };
         let weak = Arc::downgrade(&shared);
         let server = RpcServer::start_watched(server, Arc::clone(&handling), move |failure| {

@@ -2,7 +2,7 @@
 
 use super::{Admit, ServerShared};
 use crate::connection::callee::{Callee, CalleeEvent};
-use crate::connection::{CallKind, ConnectionError, Status};
+use crate::connection::{CallKind, ConnectionError, RefusalEvent, Status};
 use crate::driver::calls::handling::{
     AnswerTo, CallKey, CallSource, Handler, Held, Job, Run, is_carried_out,
 };
@@ -13,6 +13,7 @@ use crate::driver::calls::{Payload, Received};
 use crate::intake::{InFlight, QuotaId};
 use alloc::collections::VecDeque;
 use alloc::sync::Weak;
+use core::net::SocketAddr;
 use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
 use rendezvous_core::driver::prelude::*;
 use socket2::Socket;
@@ -26,6 +27,7 @@ pub(in crate::driver::calls) struct Conn {
     shared: Arc<ServerShared>,
     quota: QuotaId,
     token: usize,
+    peer: SocketAddr,
     state: Mutex<ConnState>,
 }
 
@@ -95,7 +97,12 @@ impl Receiving {
 
 impl Conn {
     /// Creates the state of an accepted connection.
-    pub(super) fn new(shared: &Arc<ServerShared>, now: Instant, socket: Socket) -> Arc<Self> {
+    pub(super) fn new(
+        shared: &Arc<ServerShared>,
+        now: Instant,
+        socket: Socket,
+        peer: SocketAddr,
+    ) -> Arc<Self> {
         let state = ConnState {
             callee: Callee::new(now, shared.options.me.clone(), &shared.options.group, shared.options.limits),
             watch: None,
@@ -113,7 +120,7 @@ impl Conn {
         let quota = shared.intake().open();
         Arc::new_cyclic(|conn: &Weak<Self>| {
             let token = shared.io.add(conn.clone());
-            Self { shared: Arc::clone(shared), quota, token, state: Mutex::new(state) }
+            Self { shared: Arc::clone(shared), quota, token, peer, state: Mutex::new(state) }
         })
     }
 
@@ -259,7 +266,10 @@ impl Conn {
                 },
                 CalleeEvent::Request { call, handler, payload_bytes, deadline, kind } => {
                     match shared.handling.get(&handler) {
-                        None => _ = state.callee.fail(call, Status::NoHandler, ""),
+                        None => {
+                            self.call_refused(state, &handler, Status::NoHandler, "");
+                            state.callee.fail(call, Status::NoHandler, "");
+                        }
                         Some(handler) => {
                             let payload = Incoming::with(payload_bytes, &shared.buffer_pool, now);
                             shared.schedule_pool_end(payload_bytes);
@@ -299,9 +309,25 @@ impl Conn {
                         state.callee.exhausted(load);
                     }
                 }
-                event => state.ended(&event),
+                CalleeEvent::Refused(handler, status) => self.call_refused(state, &handler, status, ""),
+                event => {
+                    if let CalleeEvent::Ended(why) = &event
+                        && why.is_refusal()
+                    {
+                        let (peer, caller) = (Some(self.peer), state.callee.peer().cloned());
+                        shared.report(&RefusalEvent::Connection { peer, caller, why: why.clone() });
+                    }
+                    state.ended(&event);
+                }
             }
         }
+    }
+
+    /// Reports a call that no handler gets.
+    fn call_refused(&self, state: &ConnState, handler: &str, status: Status, message: &str) {
+        let (peer, caller) = (Some(self.peer), state.callee.peer().cloned());
+        let (handler, message) = (handler.into(), message.into());
+        self.shared.report(&RefusalEvent::Call { peer, caller, handler, status, message });
     }
 
     /// Whether there is capacity for what the caller sends.
@@ -417,6 +443,10 @@ impl CallSource for Conn {
 
     fn fail(&self, call: u64, status: Status, message: &str) -> bool {
         let mut state = self.lock();
+        // Only the library fails calls so: no handler has seen them.
+        if matches!(status, Status::Exhausted | Status::Leaving) {
+            self.call_refused(&state, "", status, message);
+        }
         let is_wanted = state.callee.fail(call, status, message);
         if is_wanted {
             self.write_from_outside(&mut state);
