@@ -48,6 +48,9 @@ pub enum ErrorFileNote {
     /// The path is not a regular file, but a folder or a pipe.
     #[error("the error file is not a regular file")]
     NotAFile,
+    /// The path is a symbolic link, which is not followed.
+    #[error("the error file is a symbolic link, which is not followed")]
+    SymbolicLink,
     /// Reading failed.
     #[error("the error file cannot be read (errno {errno})")]
     Unreadable {

@@ -14,6 +14,16 @@ pub enum LogError {
         /// Path of the file.
         path: PathBuf,
     },
+    /// A symbolic link is where the agent makes a folder or a file of its own. It is not followed.
+    #[error(
+        "{} is a symbolic link where a new log folder or file belongs; it is not followed: remove it, or use a log_dir \
+         that only this user can write to",
+        path.display()
+    )]
+    SymbolicLink {
+        /// Path of the link.
+        path: PathBuf,
+    },
     /// A folder cannot be created.
     #[error("cannot make the log folder {}: {}", path.display(), io::Error::from_raw_os_error(*errno))]
     Folder {
@@ -61,6 +71,7 @@ impl LogError {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::NotAFolder { path }
+            | Self::SymbolicLink { path }
             | Self::Folder { path, .. }
             | Self::File { path, .. }
             | Self::Unread { path, .. } => Some(path),
@@ -72,6 +83,7 @@ impl LogError {
     pub const fn errno(&self) -> i32 {
         match self {
             Self::NotAFolder { .. } => libc::ENOTDIR,
+            Self::SymbolicLink { .. } => libc::ELOOP,
             Self::Folder { errno, .. }
             | Self::File { errno, .. }
             | Self::Unread { errno, .. }

@@ -6,7 +6,7 @@ use crate::limits::ERROR_FILE_BYTES_MAX;
 use rendezvous_core::prelude::*;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -15,6 +15,7 @@ pub fn read_error_file(path: &Path) -> ErrorFile {
     let content = match contents(path) {
         Ok(bytes) => bytes.ok_or(ErrorFileNote::NotAFile).and_then(|bytes| parse(&bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return ErrorFile::Absent,
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => Err(ErrorFileNote::SymbolicLink),
         Err(error) => Err(ErrorFileNote::Unreadable { errno: errno(&error) }),
     };
     ErrorFile::Read { path: path.to_string_lossy().to_string(), content }
@@ -22,7 +23,7 @@ pub fn read_error_file(path: &Path) -> ErrorFile {
 
 /// Returns the age of a worker's error file, in the resolution of file times; `None` if it is missing or empty.
 pub fn error_file_age(path: &Path) -> Option<Duration> {
-    let found = fs::metadata(path).ok().filter(|found| found.is_file() && found.len() > 0)?;
+    let found = fs::symlink_metadata(path).ok().filter(|found| found.is_file() && found.len() > 0)?;
     Some(found.modified().ok()?.elapsed().unwrap_or_default())
 }
 
@@ -50,17 +51,22 @@ pub fn write_error_file(to: &Path, message: &str, callstack: &str) -> Result<(),
 fn replace(to: &Path, bytes: &[u8]) -> Result<(), LogError> {
     let mut draft = OsString::from(to);
     draft.push(".part");
-    let written = fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, to));
+    // A process that was killed may have left one. What another process puts there meanwhile is not written to.
+    drop(fs::remove_file(&draft));
+    let new = OpenOptions::new().write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(&draft);
+    let written = new.and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&draft, to));
     written.map_err(|error| {
         drop(fs::remove_file(&draft));
         LogError::File { path: to.into(), errno: errno(&error) }
     })
 }
 
-/// Reads the file, up to one byte over the limit; `None` if it is not a regular file.
+/// Reads the file, up to one byte over the limit; `None` if it is not a regular file. A symbolic link is not followed:
+/// what a worker may not read must not appear in the agent's reports.
 fn contents(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    // With this flag, opening a pipe without a writer does not block.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    // With the first flag, opening a pipe without a writer does not block.
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
         return Ok(None);
     }

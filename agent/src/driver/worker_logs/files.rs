@@ -11,7 +11,7 @@ use rendezvous_core::prelude::*;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of attempts to find a free name with a random suffix.
@@ -52,7 +52,8 @@ impl RunFolder {
 
     /// Creates the folder of an attempt, with the requested number or the next free one.
     pub(super) fn make_attempt(&mut self, attempt: u64) -> Result<(u64, PathBuf), LogError> {
-        // The run's folder may have been removed meanwhile.
+        // The run's folder may have been removed meanwhile, but another process must not have put a link there.
+        refuse_link(&self.path)?;
         make_folders(&self.path)?;
         let mut number = attempt.max(self.next);
         loop {
@@ -62,7 +63,10 @@ impl RunFolder {
                     self.next = number + 1;
                     return Ok((number, path));
                 }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    refuse_link(&path)?;
+                    number += 1;
+                }
                 Err(error) => return Err(LogError::Folder { path, errno: errno(&error) }),
             }
         }
@@ -127,10 +131,22 @@ fn make_folders(path: &Path) -> Result<PathBuf, LogError> {
     Ok(absolute)
 }
 
+/// Refuses a symbolic link where only this agent makes folders and files.
+fn refuse_link(path: &Path) -> Result<(), LogError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => Err(LogError::SymbolicLink { path: path.into() }),
+        _ => Ok(()),
+    }
+}
+
 /// Creates one folder.
 pub(super) fn make_folder(path: PathBuf) -> Result<PathBuf, LogError> {
     match std::fs::create_dir(&path) {
         Ok(()) => Ok(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            refuse_link(&path)?;
+            Err(LogError::Folder { path, errno: errno(&error) })
+        }
         Err(error) => Err(LogError::Folder { path, errno: errno(&error) }),
     }
 }
@@ -145,8 +161,14 @@ pub(super) struct LogFile {
 impl LogFile {
     /// Creates a new file.
     pub(super) fn create(path: PathBuf) -> Result<Self, LogError> {
-        match OpenOptions::new().read(true).append(true).create_new(true).open(&path) {
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create_new(true).custom_flags(libc::O_NOFOLLOW);
+        match options.open(&path) {
             Ok(file) => Ok(Self { file, path }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                refuse_link(&path)?;
+                Err(LogError::File { path, errno: errno(&error) })
+            }
             Err(error) => Err(LogError::File { path, errno: errno(&error) }),
         }
     }

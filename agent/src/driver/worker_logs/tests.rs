@@ -728,13 +728,55 @@ fn whatever_stands_for_an_error_file_is_told() {
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
     assert_eq!(note("fifo"), ErrorFileNote::NotAFile, "nobody waits for its writer");
     std::os::unix::fs::symlink("/dev/zero", path("zero")).expect("made");
-    assert_eq!(note("zero"), ErrorFileNote::NotAFile);
-    std::os::unix::fs::symlink("loop", path("loop")).expect("made");
-    assert_eq!(note("loop"), ErrorFileNote::Unreadable { errno: libc::ELOOP });
+    assert_eq!(note("zero"), ErrorFileNote::SymbolicLink);
+    // A worker must not have the agent read for it what it may not read itself.
+    fs::write(path("secret"), r#"{"message": "secret"}"#).expect("written");
+    std::os::unix::fs::symlink(path("secret"), path("link")).expect("made");
+    assert_eq!(note("link"), ErrorFileNote::SymbolicLink);
+    assert_eq!(error_file_age(&path("link")), None);
+    assert_eq!(hand_on_error_file(&path("link"), &path("to"), 1).expect_err("a link").errno(), libc::ELOOP);
+    assert!(!path("to").exists());
     fs::write(path("long"), vec![b' '; ERROR_FILE_BYTES_MAX + 1]).expect("written");
     assert_eq!(note("long"), ErrorFileNote::TooLong);
     fs::write(path("empty"), "").expect("written");
     assert_eq!(note("empty"), ErrorFileNote::Empty);
+}
+
+#[test]
+fn links_where_new_files_belong_are_not_followed() {
+    let folder = TemporaryFolder::new();
+    let path = |name: &str| folder.path().join(name);
+    let link = |to: &str, at: &str| std::os::unix::fs::symlink(path(to), path(at)).expect("made");
+    // The draft of an error file has a name that can be guessed.
+    fs::write(path("victim"), "as it was").expect("written");
+    link("victim", "error.json.part");
+    write_error_file(&path("error.json"), "boom", "").expect("written");
+    assert_eq!(text(path("victim")), "as it was");
+    assert!(matches!(read_error_file(&path("error.json")), ErrorFile::Read { content: Ok(_), .. }));
+
+    let refused = |error: LogError, at: &Path| {
+        assert_eq!(error, LogError::SymbolicLink { path: at.into() });
+        let message = format!("{} is a symbolic link where a new log folder or file belongs; ", at.display());
+        assert!(error.to_string().starts_with(&message), "{error}");
+    };
+    link("victim", "stdout.log");
+    refused(files::LogFile::create(path("stdout.log")).expect_err("a link"), &path("stdout.log"));
+    link("nowhere", "0");
+    refused(files::make_folder(path("0")).expect_err("a link"), &path("0"));
+    fs::create_dir(path("elsewhere")).expect("made");
+    // The folder of a run, and that of an attempt in it.
+    let mut run = files::RunFolder::open("run", LogFolder::In(folder.path())).expect("a folder");
+    let run_path = run.path().to_path_buf();
+    let attempt = run_path.join("attempt_0");
+    std::os::unix::fs::symlink(path("elsewhere"), &attempt).expect("made");
+    refused(run.make_attempt(0).expect_err("a link"), &attempt);
+    fs::remove_file(&attempt).expect("removed");
+    fs::remove_dir(&run_path).expect("removed");
+    std::os::unix::fs::symlink(path("elsewhere"), &run_path).expect("made");
+    refused(run.make_attempt(0).expect_err("a link"), &run_path);
+    assert_eq!(names(&path("elsewhere")), Vec::<String>::new());
+    fs::remove_file(&run_path).expect("removed");
+    assert!(run.make_attempt(0).is_ok());
 }
 
 #[test]
