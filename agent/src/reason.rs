@@ -2,6 +2,8 @@
 
 use super::group::{ExitStatus, WorkerRanks};
 use super::watchdog::ExpiredTimer;
+use core::fmt::Write as _;
+use rendezvous_core::error::OneLine;
 use rendezvous_core::prelude::*;
 
 /// Source of a request to stop.
@@ -179,6 +181,8 @@ impl Reason {
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Messages contain names and texts of other nodes.
+        let f = &mut OneLine(f);
         match self {
             Self::Begun => f.write_str("begun"),
             Self::Done => f.write_str("done"),
@@ -219,5 +223,16 @@ impl fmt::Display for Reason {
             Self::StartTimeout => f.write_str("not all workers were started within the start timeout"),
             Self::GaveUp => f.write_str("processes outlived being killed"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_one_line_whatever_other_nodes_say() {
+        let reason = Reason::PeerDied { message: "node b\nforged\u{1b}[m died".into() };
+        assert_eq!(reason.to_string(), r"node b\nforged\u{1b}[m died");
     }
 }

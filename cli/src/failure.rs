@@ -1,5 +1,6 @@
 //! Failures as people and scripts meet them: a sentence or JSON on stderr, and an exit code.
 
+use crate::log::one_line;
 use rendezvous_core::driver::call_error::CallError;
 use rendezvous_core::error::{ErrorKind, Operation};
 use serde_json::{Map, Value, json};
@@ -73,7 +74,7 @@ impl Failure {
     /// Tells of it on stderr.
     pub(crate) fn report(&self, command: &str, report: Report) -> ExitCode {
         match report {
-            Report::Text => complain(&format_args!("{command}: {}", self.message)),
+            Report::Text => complain(&format_args!("{command}: {}", one_line(&self.message))),
             Report::Json => complain(&json!({ "error": self.to_json() })),
         }
         ExitCode::from(self.exit_code())

@@ -2,6 +2,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::failure::{Failure, Report, complain};
+use crate::log::one_line;
 use crate::tls::ClientTls;
 use crate::units;
 use clap::Args;
@@ -120,7 +121,9 @@ const fn kind_name(kind: GroupKind) -> &'static str {
 fn text_of(observation: &Observation) -> String {
     match observation {
         Observation::Begun(kind) => kind_name(*kind).into(),
-        Observation::Joined(seen) => format!("came {} {} {}", seen.worker.name, seen.worker.id, seen.address),
+        Observation::Joined(seen) => {
+            format!("came {} {} {}", seen.worker.name, seen.worker.id, one_line(&seen.address))
+        }
         Observation::Left(worker) => format!("went {} {}", worker.name, worker.id),
     }
 }

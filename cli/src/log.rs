@@ -3,8 +3,9 @@
 use clap::{ArgMatches, Args, Command, ValueEnum};
 use humantime::format_rfc3339_millis;
 use rendezvous_core::driver::clock::since_1970;
+use rendezvous_core::error::OneLine;
 use serde_json::{Map, Value, json};
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::UNIX_EPOCH;
 
 /// Least severe event that is logged.
@@ -54,6 +55,15 @@ pub(crate) fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
+/// Returns a text as one line: control characters are escaped. Names, keys and messages of other processes must not
+/// begin a line, or send commands to a terminal.
+pub(crate) fn one_line(text: impl fmt::Display) -> String {
+    let mut line = String::new();
+    // A string takes all.
+    write!(OneLine(&mut line), "{text}").ok();
+    line
+}
+
 impl LogArguments {
     pub(crate) const fn of(self, command: &'static str) -> LogStyle {
         LogStyle { command, arguments: self }
@@ -90,7 +100,7 @@ impl LogStyle {
         match arguments.log_format {
             LogFormat::Text => {
                 let configuration = configuration.map_or_else(String::new, |values| format!(": {values}"));
-                format!("{time} {level} {command}: {message}{configuration}")
+                format!("{time} {level} {command}: {}{configuration}", one_line(message))
             }
             LogFormat::Json => {
                 let (time, mut fields) = (time.to_string(), Map::new());
@@ -148,5 +158,23 @@ impl fmt::Display for Configuration {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line_whatever_names_it_has() {
+        let message = "node b\n2026-01-01T00:00:00.000Z error run: failed\r\x1b[2J died";
+        let arguments = |log_format| LogArguments { log: LogLevel::Info, log_format };
+        let text = arguments(LogFormat::Text).of("run").line(LogLevel::Warn, message);
+        let expected = r" warn run: node b\n2026-01-01T00:00:00.000Z error run: failed\r\u{1b}[2J died";
+        assert!(text.ends_with(expected) && !text.contains(char::is_control), "{text}");
+        let json = arguments(LogFormat::Json).of("run").line(LogLevel::Warn, message);
+        assert!(!json.contains(char::is_control), "{json}");
+        let fields: Value = serde_json::from_str(&json).expect("an object");
+        assert_eq!(fields["message"], message);
     }
 }

@@ -1,5 +1,6 @@
 //! Agent events.
 
+use crate::fault::one_line;
 use crate::prelude::*;
 use crate::worker_group::{OwnedGroup, rdzv_worker_group};
 use rendezvous_agent::driver::agent::{AgentEvent, Moment};
@@ -169,7 +170,7 @@ fn projected(event: &AgentEvent, group: &WorkerGroup) -> (rdzv_agent_event, Stri
             (rdzv_agent_event { local_rank, ..of(RDZV_AGENT_EVENT_TIMER_EXPIRED) }, reason.to_string())
         }
         AgentEvent::Notice(Notice::Remark { message } | Notice::StillAtWork { message }) => {
-            (of(RDZV_AGENT_EVENT_REMARK), message.to_string())
+            (of(RDZV_AGENT_EVENT_REMARK), one_line(message))
         }
         AgentEvent::Notice(Notice::Killing { reason }) => (of(RDZV_AGENT_EVENT_KILLING), reason.to_string()),
         AgentEvent::Notice(Notice::GaveUp { since, left }) => {

@@ -100,6 +100,14 @@ unsafe impl Send for rdzv_error {}
 // SAFETY: as above.
 unsafe impl Sync for rdzv_error {}
 
+/// Returns a text as one line: names, keys and messages of peers must not begin another one.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len() + 1);
+    // Writing into a string cannot fail.
+    let _ = OneLine(&mut line).write_str(text);
+    line
+}
+
 impl rdzv_error {
     pub(crate) const fn status(&self) -> rdzv_status {
         self.details.status
@@ -107,10 +115,7 @@ impl rdzv_error {
 
     pub(crate) fn new(fault: Fault) -> Self {
         let mut details = *fault.0;
-        let mut message = String::with_capacity(details.message.len() + 1);
-        // Writing into a string cannot fail.
-        let _ = OneLine(&mut message).write_str(&details.message);
-        details.message = message;
+        details.message = one_line(&details.message);
         let Details { message, operation, peer, phase, cause, .. } = &mut details;
         for text in [message, operation, peer, phase, cause] {
             if text.contains('\0') {

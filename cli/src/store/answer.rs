@@ -1,5 +1,6 @@
 //! Answers of the operations on stdout.
 
+use crate::log::one_line;
 use crate::{failure, json};
 use rendezvous_core::error::Operation;
 use serde_json::{Map, Value};
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 /// How answers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// Each item, followed by a newline.
+    /// Each item, followed by a newline. Control characters of keys are escaped.
     Text,
     /// Each item as it is; those of lists are followed by a zero byte.
     Raw,
@@ -69,6 +70,10 @@ impl Answer {
             AnswerBody::Present(present) => one(present.to_string().as_bytes()),
             AnswerBody::Number(_, number) => one(number.to_string().as_bytes()),
             AnswerBody::Value(value) => one(value),
+            AnswerBody::Keys(items) if after_each == b"\n" => {
+                let lines: Vec<Vec<u8>> = items.iter().map(|key| key_line(key)).collect();
+                write_each(lines.iter(), after_each, out)
+            }
             AnswerBody::Keys(items) => write_each(items.iter(), after_each, out),
             AnswerBody::Pairs(pairs) => write_each(pairs.iter().map(|(_, value)| value), after_each, out),
         }
@@ -96,6 +101,12 @@ impl Answer {
             }),
         }
     }
+}
+
+/// Returns a key as one line. Bytes that are no text stay as they are.
+fn key_line(key: &[u8]) -> Vec<u8> {
+    let parts = key.utf8_chunks();
+    parts.flat_map(|part| [one_line(part.valid()).as_bytes(), part.invalid()].concat()).collect()
 }
 
 fn write_each<'a>(
@@ -171,5 +182,13 @@ mod tests {
             assert_eq!(written(&answer, Format::Raw), raw);
             assert_eq!(written(&answer, Format::Json), json);
         }
+        let key = b"k\nl\x1b[m\xff\xc3\xa4".to_vec();
+        let answer = Answer::new(Operation::ListKeys, None, AnswerBody::Keys(vec![key.clone()]));
+        let mut out = Vec::new();
+        answer.write(Format::Text, &mut out).expect("a vector takes all");
+        assert_eq!(out, b"k\\nl\\u{1b}[m\xff\xc3\xa4\n", "one line for each key");
+        out.clear();
+        answer.write(Format::Raw, &mut out).expect("a vector takes all");
+        assert_eq!(out, [&key[..], b"\0"].concat(), "raw is raw");
     }
 }

@@ -1,7 +1,9 @@
 //! Events of a round, as one of its members receives them.
 
+use crate::error::OneLine;
 use crate::prelude::*;
 use crate::wire::native::Why;
+use core::fmt::Write as _;
 
 /// Something that happened to a round or to its run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub enum RoundEvent {
 
 impl fmt::Display for RoundEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Names and messages come from other nodes.
+        let f = &mut OneLine(f);
         match self {
             Self::NodesWaiting { nodes: 0 } => f.write_str("no nodes wait any more"),
             Self::NodesWaiting { nodes } => write!(f, "{nodes} nodes wait for the next round"),
@@ -70,5 +74,19 @@ impl fmt::Display for RoundEvent {
             Self::Excluded { round } => write!(f, "round {round} was formed without this node"),
             Self::Replaced => f.write_str("another process joined under this node's name"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line_whatever_nodes_are_called() {
+        let died =
+            RoundEvent::PeerDied { round: 1, node_rank: 2, node: "b\nforged".into(), why: Why::Heartbeat };
+        assert_eq!(died.to_string(), r"node b\nforged (rank 2 of round 1) died: heartbeats were missed");
+        assert_eq!(RoundEvent::RunClosed { by: "b\r".into() }.to_string(), r"the run was closed by b\r");
+        assert_eq!(RoundEvent::JobFailed { message: "a\nb".into() }.to_string(), r"a\nb");
     }
 }

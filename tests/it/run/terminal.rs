@@ -108,7 +108,7 @@ fn a_pipe_gets_a_line_for_each_thing_that_is_new() {
 fn words_do_not_command_a_terminal() {
     let flags = ["--rdzv-id=a\x1b[31mb\u{9b}c\td", "--rdzv-endpoint=localhost:0"];
     let ran = Launch::of(&flags, &["true"]).run().with(0);
-    ran.says(1, "joining run a?[31mb?c\td (").says(0, "\x1b").says(0, "\u{9b}");
+    ran.says(1, "joining run a?[31mb?c\\td (").says(0, "\x1b").says(0, "\u{9b}");
     let long = "x".repeat(5000);
     let ran = Launch::of(&[], &[&long]).run().with(1);
     ran.tells("there is no program").tells(" characters more").says(0, &long);
