@@ -107,7 +107,9 @@ fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<AgentResul
     screen.begin()?;
     let watched = watching::look_after(&mut local, screen)?;
     let signals = signals::Signals::watch(&arguments.signals_to_handle, screen)?;
-    let handler = Context::default().create_handler(&rendezvous.parameters).map_err(no_handler)?;
+    let context = Context::default();
+    context.observe_servers(screen.exposure());
+    let handler = context.create_handler(&rendezvous.parameters).map_err(no_handler)?;
     let options = AgentOptions {
         spec,
         name: host,

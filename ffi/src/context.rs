@@ -1,7 +1,7 @@
 //! Contexts: state shared by the handles of one user of the library.
 
 use crate::argument::invalid;
-use crate::fault::{Fault, c_string, rdzv_error};
+use crate::fault::{Fault, c_string, one_line, rdzv_error};
 use crate::guard::{self, HandleState, boxed};
 use crate::rpc_slot::RpcSlot;
 use crate::sized::{self, growing};
@@ -10,6 +10,7 @@ use crate::user_code::UserCode;
 use rendezvous_core::driver::channel::{ChannelError, Receiver, Sender, bounded};
 use rendezvous_core::driver::rendezvous::Context;
 use rendezvous_core::driver::threads::{self, Thread};
+use rendezvous_core::node::server::Event;
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,7 +120,9 @@ impl ContextShared {
     pub(crate) fn log(&self, level: i32, target: &'static std::ffi::CStr, message: impl FnOnce() -> String) {
         let Some(log) = self.log.get().filter(|log| level <= log.level_max) else { return };
         let Some(lines) = &log.lines else { return };
-        if let Err(ChannelError::Unready) = lines.try_send(LogLine { level, target, message: message() }) {
+        // Names and keys of peers must not begin a second line.
+        let message = one_line(&message());
+        if let Err(ChannelError::Unready) = lines.try_send(LogLine { level, target, message }) {
             log.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -153,7 +156,15 @@ impl Home {
 
     /// Returns the backends, the URL schemes and the stores hosted for them; created on first use.
     pub(crate) fn rendezvous(&self) -> &Arc<Context> {
-        self.rendezvous.get_or_init(Arc::default)
+        self.rendezvous.get_or_init(|| {
+            let (context, shared) = (Context::default(), Arc::clone(&self.shared));
+            context.observe_servers(move |event| {
+                if let Event::Exposed { .. } = event {
+                    shared.log(RDZV_LOG_WARN, c"server", || event.to_string());
+                }
+            });
+            Arc::new(context)
+        })
     }
 
     /// Logs that an object was not freed, see [`ContextShared::warn_free_refused`].

@@ -121,7 +121,8 @@ impl Rig {
             match output {
                 Output::Transmit { conn } => self.transmit(conn),
                 Output::Event(
-                    Event::Accepted { .. }
+                    Event::Exposed { .. }
+                    | Event::Accepted { .. }
                     | Event::SessionOpened { .. }
                     | Event::SessionEnded { .. }
                     | Event::CertificatesRenewed

@@ -11,9 +11,11 @@ use rendezvous_agent::supervisor::{Notice, Outcome, Timing};
 use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::lock::Lock;
 use rendezvous_core::driver::rendezvous::RendezvousHandler;
+use rendezvous_core::node::server::Event;
 use rendezvous_core::rendezvous::parameters::RendezvousParameters;
 use rendezvous_core::rendezvous::parse::Endpoint;
 use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -71,6 +73,17 @@ impl Screen {
     pub(super) fn complaints(&self) -> impl Fn(&str) + Send + use<> {
         let console = Arc::clone(&self.console);
         move |message| console.log(LogLevel::Warn, message)
+    }
+
+    /// Returns an observer of the servers that this node hosts. It warns once if other hosts may reach one that
+    /// authenticates no client.
+    pub(super) fn exposure(&self) -> impl Fn(&Event) + Send + Sync + use<> {
+        let (console, has_warned) = (Arc::clone(&self.console), AtomicBool::new(false));
+        move |event| {
+            if matches!(event, Event::Exposed { .. }) && !has_warned.swap(true, Ordering::Relaxed) {
+                console.log(LogLevel::Warn, &format!("this node hosts the rendezvous: {event}"));
+            }
+        }
     }
 
     pub(super) fn note(&self, message: &str) {

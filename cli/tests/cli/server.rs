@@ -209,3 +209,25 @@ fn a_stderr_that_nobody_reads_or_that_is_closed_holds_up_nobody() {
         drop(reader);
     }
 }
+
+#[test]
+fn a_server_or_a_job_that_other_hosts_reach_warns_once() {
+    let warnings = |stderr: &str| {
+        let lines: Vec<&str> =
+            stderr.lines().filter(|line| line.contains("clients need not authenticate themselves")).collect();
+        assert!(lines.iter().all(|line| line.contains("Z warn rdzv ")), "{lines:?}");
+        lines.len()
+    };
+    for (bind, count) in [("127.0.0.1:0", 0), ("0.0.0.0:0", 1)] {
+        let (child, _stdout, _) = start(&mut rdzv(&["server", "--bind", bind, "--bind", bind]));
+        signal(child.id(), libc::SIGTERM);
+        let ended = finish(child);
+        assert_eq!((ended.code, warnings(&ended.stderr)), (0, count), "{}", ended.stderr);
+    }
+    for (address, count) in [("127.0.0.1", 0), ("0.0.0.0", 1)] {
+        let endpoint = format!("{address}:0");
+        let ended =
+            run(&mut rdzv(&["run", "--rdzv-endpoint", &endpoint, "--rdzv-conf=is_host=true", "true"]));
+        assert_eq!((ended.code, warnings(&ended.stderr)), (0, count), "{}", ended.stderr);
+    }
+}

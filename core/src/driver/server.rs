@@ -58,7 +58,8 @@ pub struct ServerOptions {
     pub keep_alive: Option<KeepAlive>,
     /// TLS. If set, native clients must use it.
     pub tls: Option<TlsAcceptor>,
-    /// Called for every connection that opens or closes, on the reactor thread. It must not block.
+    /// Called for every connection that opens or closes, on the reactor thread, and for [`Event::Exposed`] by
+    /// [`Server::start`]. It must not block.
     pub observer: Box<dyn FnMut(&Event) + Send>,
 }
 
@@ -117,12 +118,15 @@ impl Server {
     ///
     /// # Errors
     /// The reason why the server cannot listen there.
-    pub fn start(options: ServerOptions) -> Result<Self, StartError> {
+    pub fn start(mut options: ServerOptions) -> Result<Self, StartError> {
         let (mut listeners, mut local_addrs) = (Vec::new(), Vec::new());
         for listen in std::iter::once(&options.listen).chain(&options.more) {
             let listener = listener::open(listen, options.keep_alive)?;
             local_addrs.push(listener.local_addr().map_err(|cause| StartError::io(listen, cause))?);
             listeners.push(listener);
+        }
+        if let Some(addr) = exposed_addr(&local_addrs) {
+            (options.observer)(&Event::Exposed { addr });
         }
         let (commands, inbox) = unbounded();
         let mut reactor = Reactor::new(listeners, (options.limits, options.tls), inbox, options.observer)
@@ -212,6 +216,11 @@ impl Server {
         self.commands.send(command).ok();
         self.waker.wake().ok();
     }
+}
+
+/// Returns the first address at which other hosts may reach a server that authenticates no client.
+fn exposed_addr(local_addrs: &[SocketAddr]) -> Option<SocketAddr> {
+    local_addrs.iter().copied().find(|addr| !addr.ip().to_canonical().is_loopback())
 }
 
 impl Drop for Server {

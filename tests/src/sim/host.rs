@@ -420,7 +420,10 @@ impl Host {
                     self.generations[conn.index as usize] += 1;
                 }
                 Output::Event(
-                    Event::Accepted { .. } | Event::CertificatesRenewed | Event::CertificatesKept { .. },
+                    Event::Exposed { .. }
+                    | Event::Accepted { .. }
+                    | Event::CertificatesRenewed
+                    | Event::CertificatesKept { .. },
                 ) => {}
                 Output::Event(
                     event @ (Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::Run { .. }),

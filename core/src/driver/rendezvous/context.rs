@@ -6,6 +6,7 @@ use super::rdzv_backend::RdzvBackend;
 use super::static_backend::StaticBackend;
 use super::url::{BUILT_IN, BuiltInScheme, UrlHandler, UrlOptions, UrlRendezvous};
 use crate::driver::prelude::*;
+use crate::node::server::Event;
 use crate::opaque::opaque_debug;
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::rdzv_settings::RDZV_BACKEND;
@@ -59,6 +60,11 @@ impl Context {
         creator: Arc<dyn CreateHandler>,
     ) -> Result<(), RegistryError> {
         self.backends.locked().register_backend(backend, Registered(creator))
+    }
+
+    /// Sets the observer of the servers that this context hosts from now on. The first one stays. It must not block.
+    pub fn observe_servers(&self, observer: impl Fn(&Event) + Send + Sync + 'static) {
+        self.servers.observe(observer);
     }
 
     /// Returns the names of the backends, sorted.

@@ -4,8 +4,11 @@
 use crate::driver::prelude::*;
 use crate::driver::server::{Family, Listen, Server, ServerOptions, StartError};
 use crate::driver::tls::TlsAcceptor;
+use crate::node::server::Event;
+use crate::opaque::opaque_debug;
 use alloc::sync::Weak;
 use core::net::{IpAddr, Ipv6Addr};
+use std::sync::OnceLock;
 
 /// A store could not be hosted.
 #[derive(Debug, thiserror::Error)]
@@ -20,11 +23,25 @@ pub struct HostingError {
     pub cause: StartError,
 }
 
-/// The running servers by port.
-#[derive(Debug, Default)]
-pub struct HostedServers(Mutex<Vec<(u16, Weak<Server>)>>);
+/// The running servers of a context.
+#[derive(Default)]
+pub struct HostedServers {
+    /// By port.
+    servers: Mutex<Vec<(u16, Weak<Server>)>>,
+    observer: OnceLock<Arc<ServerObserver>>,
+}
+
+opaque_debug!(HostedServers);
+
+/// Function that gets the events of a context's servers. It must not block.
+type ServerObserver = dyn Fn(&Event) + Send + Sync;
 
 impl HostedServers {
+    /// Sets the observer of the servers that are started from now on. The first one stays.
+    pub fn observe(&self, observer: impl Fn(&Event) + Send + Sync + 'static) {
+        self.observer.set(Arc::new(observer)).ok();
+    }
+
     /// Returns the server at `port`, starting it if this context has none there (port 0: always).
     ///
     /// It listens at `listen_host` if that is given. Otherwise it listens at `host` if that is an address or
@@ -41,7 +58,7 @@ impl HostedServers {
         tls: Option<&TlsAcceptor>,
     ) -> Result<Arc<Server>, HostingError> {
         // Held during the start, so that only one of two concurrent callers starts the server.
-        let mut servers = self.0.locked();
+        let mut servers = self.servers.locked();
         servers.retain(|(_, server)| server.strong_count() > 0);
         let of_port = servers.iter().find(|&&(known, _)| known == port);
         let running =
@@ -53,7 +70,13 @@ impl HostedServers {
         let start = |listen: &str| {
             let family = Family::DualStack;
             let listen = Listen::Address { host: listen.to_string(), port, family };
-            Server::start(ServerOptions { listen, tls: tls.cloned(), ..ServerOptions::on("", 0) })
+            let observer = self.observer.get().cloned();
+            let observer = Box::new(move |event: &Event| {
+                if let Some(observer) = &observer {
+                    observer(event);
+                }
+            });
+            Server::start(ServerOptions { listen, tls: tls.cloned(), observer, ..ServerOptions::on("", 0) })
         };
         let started = match start(listen) {
             // A host without IPv6 cannot listen at `::`.

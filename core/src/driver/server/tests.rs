@@ -231,3 +231,33 @@ fn a_listener_that_its_owner_shut_down_does_not_spin_the_server() {
     client.write_all(&get(b"/k")).unwrap();
     assert_eq!(read(&mut client, 8), [0; 8], "open connections are served");
 }
+
+#[test]
+fn a_server_that_other_hosts_may_reach_says_so_once() {
+    let exposed = |host: &str, more: &[&str]| {
+        let (notify, reported) = crate::driver::channel::unbounded();
+        let observer = Box::new(move |event: &Event| {
+            if let Event::Exposed { addr } = event {
+                notify
+                    .send((addr.ip().to_string(), event.severity(), event.to_string()))
+                    .expect("it is awaited");
+            }
+        });
+        let listen = |host: &&str| Listen::Address { host: (*host).into(), port: 0, family: Family::AsGiven };
+        let more = more.iter().map(listen).collect();
+        drop(
+            Server::start(ServerOptions { observer, more, ..ServerOptions::on(host, 0) })
+                .expect("a free port"),
+        );
+        std::iter::from_fn(|| reported.try_recv().ok()).collect::<Vec<_>>()
+    };
+    assert_eq!(exposed("127.0.0.1", &["127.0.0.2"]), []);
+    let reports = exposed("127.0.0.1", &["0.0.0.0", "0.0.0.0"]);
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    let (ip, severity, text) = &reports[0];
+    assert_eq!((ip.as_str(), *severity), ("0.0.0.0", crate::node::server::Severity::Warning));
+    assert!(
+        text.contains("clients need not authenticate themselves") && text.contains("Bind a loopback address"),
+        "{text}"
+    );
+}

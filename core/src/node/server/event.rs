@@ -99,6 +99,12 @@ pub enum Output {
 /// Event for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// The server listens at an address that other hosts may reach, and clients need not authenticate themselves.
+    /// Reported once, when it starts.
+    Exposed {
+        /// The address.
+        addr: SocketAddr,
+    },
     /// A client has connected.
     Accepted {
         /// Id of the connection.
@@ -180,9 +186,10 @@ impl Event {
             Self::CertificatesRenewed
             | Self::Run { .. }
             | Self::SessionEnded { run_id: None, why: Why::Connection, .. } => Severity::Notable,
-            Self::CertificatesKept { .. } | Self::Closed { .. } | Self::SessionEnded { .. } => {
-                Severity::Warning
-            }
+            Self::Exposed { .. }
+            | Self::CertificatesKept { .. }
+            | Self::Closed { .. }
+            | Self::SessionEnded { .. } => Severity::Warning,
         }
     }
 }
@@ -191,6 +198,12 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let f = &mut OneLine(f);
         match self {
+            Self::Exposed { addr } => write!(
+                f,
+                "{addr} is not a loopback address, and clients need not authenticate themselves: each that reaches it can \
+                 read and write every key. Bind a loopback address, or one of a network that only the job's hosts can \
+                 reach"
+            ),
             Self::Accepted { conn, peer } => write!(f, "{conn:?} accepted peer={peer}"),
             Self::Closed { conn, peer, reason } => write!(f, "{conn:?} closed peer={peer}: {reason}"),
             Self::SessionOpened { session, conn, node } => {
