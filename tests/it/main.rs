@@ -17,6 +17,7 @@ mod install;
 mod library;
 mod liveness;
 mod memory;
+mod models;
 mod net;
 mod nostd;
 mod parsers;
