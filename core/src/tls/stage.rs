@@ -7,7 +7,7 @@ use crate::tls_fault::TlsFault;
 use rustls::{CertificateError, ClientConnection, Connection, Error, ServerConnection};
 use std::io::{BufRead, Write};
 
-/// Maximum number of bytes of plaintext that wait to be sent as one chunk of ciphertext.
+/// Maximum number of bytes of plaintext that wait to be sent as ciphertext.
 const SEALED_BYTES_MAX: usize = 64 * 1024;
 /// Maximum capacity in bytes that an empty buffer keeps.
 const BYTES_KEPT_MAX: usize = 4 * 1024;
@@ -22,7 +22,7 @@ const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 /// [`TlsStage::send`]. After either, [`TlsStage::unsent`] has the bytes for the socket; [`TlsStage::sent`] removes those
 /// that were sent.
 ///
-/// The stage keeps at most one incomplete record of the peer, and the ciphertext of at most one call of `send`.
+/// The stage keeps at most one incomplete record of the peer, and the ciphertext of at most 64 KiB.
 pub struct TlsStage {
     connection: Connection,
     unsent: Vec<u8>,
@@ -112,12 +112,13 @@ impl TlsStage {
     }
 
     /// Encrypts from `plaintext`, and returns the number of bytes that were taken. It takes none during the handshake
-    /// and while there is ciphertext to be sent.
+    /// and while there is much ciphertext to be sent.
     pub fn send(&mut self, plaintext: &[u8]) -> usize {
-        if self.is_handshaking() || self.fault.is_some() || !self.unsent().is_empty() {
+        let unsent_bytes = self.unsent().len();
+        if self.is_handshaking() || self.fault.is_some() || unsent_bytes > SEALED_BYTES_MAX / 2 {
             return 0;
         }
-        let chunk = &plaintext[..plaintext.len().min(SEALED_BYTES_MAX)];
+        let chunk = &plaintext[..plaintext.len().min(SEALED_BYTES_MAX - unsent_bytes)];
         let count = self.connection.writer().write(chunk).unwrap_or(0);
         self.seal();
         count

@@ -16,9 +16,11 @@ mod locked;
 mod received;
 pub mod reentrancy;
 pub mod serving;
+mod transport;
 
 pub(in crate::driver) use io_thread::failure_text;
 pub use received::Received;
+pub use transport::RpcTls;
 
 /// Bytes of a request or a response, which are sent from where they are stored. Cheap to clone.
 #[derive(Clone)]

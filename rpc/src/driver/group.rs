@@ -18,6 +18,7 @@ pub use context::{RpcContext, RpcInit, TcpBackend};
 pub use observing::{GroupObserver, ObserverOptions, ObservingError};
 pub use pending::PendingCall;
 use rendezvous_core::driver::prelude::*;
+use rendezvous_core::driver::tls::TlsError;
 pub use shared::{Callee, CalleeName, GroupCallError};
 pub use worker::{CallCanceller, RpcAgent, TcpOptions};
 
@@ -193,6 +194,9 @@ pub enum RpcInitError {
     /// The worker cannot listen for calls.
     #[error(transparent)]
     Listen(#[from] StartError),
+    /// A file of certificates or keys cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The store failed before the group was reached, or the worker's liveness key could not be set.
     #[error(transparent)]
     Store(#[from] CallError),

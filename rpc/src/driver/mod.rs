@@ -7,5 +7,8 @@ pub mod group;
 pub mod loop_member;
 
 #[cfg(test)]
+#[path = "../../../core/src/tls/tests/certificates.rs"]
+mod certificates;
+#[cfg(test)]
 #[path = "../../../core/src/driver/testing.rs"]
 mod testing;

@@ -37,11 +37,14 @@ fn bytes_may_arrive_one_by_one() {
 }
 
 #[test]
-fn the_ciphertext_of_one_chunk_is_the_most_that_is_kept() {
+fn ciphertext_that_is_kept_has_a_limit() {
     let mut pair = pair();
     pair.handshake();
     let value = vec![7; 10 << 20];
-    let taken = pair.client.send(&value);
+    let mut taken = 0;
+    while let count @ 1.. = pair.client.send(&value) {
+        taken += count;
+    }
     assert!(taken > 0 && taken <= 64 * 1024, "{taken}");
     assert!(pair.client.unsent().len() < taken + 1024);
     assert_eq!(pair.client.send(&value), 0, "the reader is slow");
@@ -49,7 +52,7 @@ fn the_ciphertext_of_one_chunk_is_the_most_that_is_kept() {
     assert_eq!(pair.client.send(&value), 0);
     let rest = pair.client.unsent().len();
     pair.client.sent(rest);
-    assert_eq!(pair.client.send(&value), taken);
+    assert!(pair.client.send(&value) > 0);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::limits::RpcLimits;
 use crate::name::WorkerInfo;
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::socket::KeepAlive;
+use rendezvous_core::driver::tls::TlsConnector;
 
 /// Options of an [`RpcClient`](super::calling::RpcClient).
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct RpcClientOptions {
     pub limits: RpcLimits,
     /// TCP keep-alive, which detects silent hosts; `None` leaves the system's defaults.
     pub keep_alive: Option<KeepAlive>,
+    /// TLS; `None`: connections are not encrypted.
+    pub tls: Option<TlsConnector>,
 }
 
 /// State that all calls of a client share.

@@ -2,6 +2,7 @@
 
 use super::Payload;
 use super::received::{BufferPool, LONG_BYTES_MIN};
+use super::transport::Transport;
 use crate::connection::{ConnectionError, ToWrite};
 use crate::wire::HEADER_BYTES;
 use alloc::collections::VecDeque;
@@ -9,53 +10,11 @@ use core::mem::MaybeUninit;
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::socket::{Idle, classify, look};
 use rendezvous_core::error::Cause;
-use socket2::{MaybeUninitSlice, SockAddr, Socket};
+use socket2::MaybeUninitSlice;
 use std::io::{ErrorKind, IoSlice};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::string::ToString;
-
-/// Transport of the bytes, between socket and frames. Encryption and authentication would be further variants.
-#[derive(Debug)]
-pub(super) enum Transport {
-    /// Unencrypted.
-    Plain(Socket),
-}
-
-/// Send buffer between processes of one host, in bytes. With this size, the bytes in flight stay in the processor's
-/// cache: a long payload takes half the time. Over a network the system chooses the size.
-const LOCAL_SEND_BYTES: usize = 256 * 1024;
-
-impl Transport {
-    pub(super) fn plain(socket: Socket) -> Self {
-        let host = |address: io::Result<SockAddr>| Some(address.ok()?.as_socket()?.ip());
-        if host(socket.local_addr()) == host(socket.peer_addr()) {
-            // On failure the connection is a little slower.
-            socket.set_send_buffer_size(LOCAL_SEND_BYTES).ok();
-        }
-        Self::Plain(socket)
-    }
-
-    fn socket(&self) -> &Socket {
-        let Self::Plain(socket) = self;
-        socket
-    }
-
-    fn read(&self, into: &mut [MaybeUninitSlice<'_>]) -> io::Result<usize> {
-        match into {
-            [one] => self.socket().recv(one),
-            several => self.socket().recv_vectored(several).map(|(bytes, _)| bytes),
-        }
-    }
-
-    fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
-        // Without the flag, a closed connection would end a process that does not handle SIGPIPE.
-        match from {
-            [one] => self.socket().send_with_flags(one, libc::MSG_NOSIGNAL),
-            several => self.socket().send_vectored_with_flags(several, libc::MSG_NOSIGNAL),
-        }
-    }
-}
 
 /// Bytes to be written.
 #[derive(Debug)]
@@ -186,7 +145,24 @@ impl Line {
     }
 
     pub(super) fn has_unsent(&self) -> bool {
-        self.unsent.bytes > 0
+        self.unsent.bytes > 0 || self.transport.has_unsent()
+    }
+
+    /// Returns whether the connection waits for space in the socket's buffer. Received bytes that were decrypted and not
+    /// read count, too: no event but that of a writable socket reports them.
+    pub(super) fn wants_write(&self) -> bool {
+        let waits = self.unsent.bytes > 0 && self.transport.is_ready();
+        waits || self.transport.has_unsent() || self.transport.has_received()
+    }
+
+    /// Returns whether the peer has sent bytes that were decrypted and not read.
+    pub(super) fn has_received(&self) -> bool {
+        self.transport.has_received()
+    }
+
+    /// Returns whether the connection uses TLS.
+    pub(super) const fn is_secured(&self) -> bool {
+        self.transport.is_secured()
     }
 
     /// The payload of this call is to be released; the unwritten rest of it is copied.
@@ -195,7 +171,8 @@ impl Line {
     }
 
     /// Closes the socket.
-    pub(super) fn close(self, released: &mut Vec<Payload>) {
+    pub(super) fn close(mut self, released: &mut Vec<Payload>) {
+        self.transport.end();
         released.extend(self.unsent.segments.into_iter().filter_map(Segment::into_payload));
     }
 
@@ -226,8 +203,11 @@ impl Line {
                     None => is_dry = true,
                 }
             }
-            if self.unsent.bytes == 0 {
-                return Ok(());
+            if self.unsent.bytes == 0 || !self.transport.is_ready() {
+                return match self.transport.flush() {
+                    Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+                    _ => Ok(()),
+                };
             }
             let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE];
             let mut skip = self.unsent.taken;
@@ -246,7 +226,7 @@ impl Line {
     }
 
     /// Reads once: first into `target`, and the rest into `scratch`, which is empty.
-    fn read(&self, target: &mut [MaybeUninit<u8>], scratch: &mut Vec<u8>) -> io::Result<Got> {
+    fn read(&mut self, target: &mut [MaybeUninit<u8>], scratch: &mut Vec<u8>) -> io::Result<Got> {
         let target_bytes = target.len();
         // The due bytes are followed by the next header, and perhaps by more bytes that belong into another target.
         let spare_bytes =
@@ -270,7 +250,8 @@ impl Line {
         unsafe { scratch.set_len(got - in_target) };
         Ok(match got {
             0 => Got::End,
-            _ if got < total_bytes => Got::Last(in_target),
+            // One read of TLS is one record at most.
+            _ if got < total_bytes && !self.transport.is_secured() => Got::Last(in_target),
             _ => Got::More(in_target),
         })
     }
@@ -290,7 +271,7 @@ pub(super) enum ReadResult {
 impl Line {
     /// Reads once. `due` is the payload whose bytes come next, and how many at least.
     pub(super) fn read_payload(
-        &self,
+        &mut self,
         due: Option<(&mut Incoming, u32)>,
         scratch: &mut Vec<u8>,
     ) -> ReadResult {

@@ -7,8 +7,9 @@ use super::Payload;
 use super::client_state::ClientShared;
 use super::completion::{CallGuard, CallResult, Completion};
 use super::io_thread::Target;
-use super::line::{Incoming, Line, NoMemory, ReadResult, Transport, lost};
+use super::line::{Incoming, Line, NoMemory, ReadResult, lost};
 use super::locked::{HoldsObjects, Locked};
+use super::transport::Transport;
 use crate::connection::caller::{Caller, CallerEvent, NewCall};
 use crate::connection::{CallError, CallKind, ConnectionError};
 use crate::name::WorkerInfo;
@@ -236,7 +237,7 @@ impl Link {
 
     /// A connection may have ended unseen while it was idle.
     fn check_idle(self: &Arc<Self>, state: &mut LinkState, now: Instant, due: &mut Due) {
-        if state.line.as_ref().is_some_and(|line| line.look() != Idle::Silent) {
+        if state.line.as_ref().is_some_and(|line| line.has_received() || line.look() != Idle::Silent) {
             self.receive(state, now, &mut Vec::with_capacity(IDLE_SCRATCH_BYTES), due);
         }
     }
@@ -276,10 +277,10 @@ impl Link {
                 due.call();
                 return;
             };
-            let (fd, has_unsent) = (line.fd(), line.has_unsent());
+            let (fd, wants_write) = (line.fd(), line.wants_write());
             let until = state.caller.poll_timeout();
             drop(state);
-            let is_woken = self.wait(fd, has_unsent, until.map(|until| until.since(now)));
+            let is_woken = self.wait(fd, wants_write, until.map(|until| until.since(now)));
             if is_woken {
                 self.caller_waker.take_back();
             }
@@ -304,8 +305,8 @@ impl Link {
 
     /// Waits until the socket is ready, another thread wakes this one, or the time has passed. Returns true if it was
     /// woken.
-    fn wait(&self, fd: RawFd, has_unsent: bool, span: Option<Duration>) -> bool {
-        let events = if has_unsent { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+    fn wait(&self, fd: RawFd, wants_write: bool, span: Option<Duration>) -> bool {
+        let events = if wants_write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
         let mut watched = [
             libc::pollfd { fd, events, revents: 0 },
             libc::pollfd { fd: self.caller_waker.fd(), events: libc::POLLIN, revents: 0 },
@@ -463,7 +464,7 @@ impl Link {
         let LinkState { watch, line, dialing, reader, .. } = state;
         let (fd, interest) = match (line, dialing, reader) {
             (Some(line), _, Reader::Thread) => {
-                (line.fd(), if line.has_unsent() { Interest::Both } else { Interest::Read })
+                (line.fd(), if line.wants_write() { Interest::Both } else { Interest::Read })
             }
             (None, Some(socket), _) => (socket.as_raw_fd(), Interest::Write),
             _ => {
@@ -516,14 +517,14 @@ impl Link {
     }
 
     fn finish_dialing(&self, state: &mut LinkState, now: Instant, socket: Socket) {
-        match finish_connect(&socket) {
-            Ok(()) => {
-                state.line = Some(Line::new(Transport::plain(socket)));
+        let tls = self.shared.options.tls.as_ref();
+        match finish_connect(&socket).and_then(|()| Transport::connected(socket, &self.host, tls)) {
+            Ok(transport) => {
+                state.line = Some(Line::new(transport));
                 state.caller.connected(now);
             }
             Err(error) => {
                 state.watch = None;
-                drop(socket);
                 state.last_failure = connect_error(&error);
                 self.try_next(state, now);
             }
@@ -604,7 +605,7 @@ impl LinkState {
 
     /// Reads once; returns whether there may be more to read.
     fn read_once(&mut self, now: Instant, scratch: &mut Vec<u8>) -> bool {
-        let Some(line) = &self.line else { return false };
+        let Some(line) = &mut self.line else { return false };
         let due = self.caller.due();
         let payload = due.and_then(|(id, bytes)| Some((self.answers.get_mut(&id)?, bytes)));
         match line.read_payload(payload, scratch) {

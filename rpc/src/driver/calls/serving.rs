@@ -6,6 +6,7 @@ use super::calling::{RpcClient, RpcClientOptions};
 use super::handling::{Handling, Held, Holder};
 use super::io_thread::{IoShared, IoThread, Target};
 use super::received::{BufferPool, LONG_BYTES_MIN};
+use super::transport::RpcTls;
 use crate::connection::{Refusal, RefusalEvent, RefusalObserver};
 use crate::intake::{FairIntake, QuotaId, Released};
 use crate::limits::{IntakeLimits, RpcLimits};
@@ -50,6 +51,8 @@ pub struct RpcServerOptions {
     pub keep_alive: Option<KeepAlive>,
     /// Gets the connections and calls that the worker refuses.
     pub observer: RefusalObserver,
+    /// TLS. If set, callers must use it.
+    pub tls: Option<RpcTls>,
 }
 
 opaque_debug!(RpcServerOptions);
@@ -107,10 +110,11 @@ impl RpcServer {
 
     /// Creates a client of the same worker, whose connections are driven by the same thread.
     pub fn client(&self) -> RpcClient {
-        let ServerShared { options: RpcServerOptions { me, group, limits, keep_alive, .. }, .. } =
+        let ServerShared { options: RpcServerOptions { me, group, limits, keep_alive, tls, .. }, .. } =
             &*self.shared;
+        let tls = tls.as_ref().map(|tls| tls.connector.clone());
         let (me, group) = (me.clone(), group.clone());
-        let options = RpcClientOptions { me, group, limits: *limits, keep_alive: *keep_alive };
+        let options = RpcClientOptions { me, group, limits: *limits, keep_alive: *keep_alive, tls };
         RpcClient::on_thread(options, &self.shared.io, self.shared.handling.home().clone())
     }
 
@@ -262,6 +266,10 @@ impl ServerShared {
 
     fn add_conn(self: &Arc<Self>, now: Instant, socket: Socket, peer: SocketAddr) {
         if socket.set_nonblocking(true).is_ok() {
+            if let Some(tls) = &self.options.tls {
+                // Files that cannot be used leave the earlier certificates in use.
+                tls.acceptor.renew();
+            }
             let conn = Conn::new(self, now, socket, peer);
             self.state.locked().conns.insert(conn.token(), Arc::clone(&conn));
             conn.change(now, |_| ());

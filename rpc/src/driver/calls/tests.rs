@@ -2,6 +2,7 @@ mod ends;
 mod flow;
 pub(super) mod frames;
 mod refusals;
+mod tls;
 
 use super::calling::{Call, CallCanceller, CallResult, RpcClient, RpcClientOptions, RpcPeer};
 use super::handling::{Handling, Request, Responder, Run};
@@ -59,6 +60,7 @@ fn server_options() -> RpcServerOptions {
         intake: IntakeLimits::default(),
         keep_alive: Some(KeepAlive::default()),
         observer: RefusalObserver::default(),
+        tls: None,
     }
 }
 
@@ -91,6 +93,7 @@ fn client_options() -> RpcClientOptions {
         group: b"group".to_vec(),
         limits: RpcLimits::default(),
         keep_alive: Some(KeepAlive::default()),
+        tls: None,
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn wait_for_the_last(
 ) -> Result<(), CallError> {
     let clock = Clock::new();
     let until = clock.now() + timeout;
-    let (store, _) = open_store(store, "host", token)?;
+    let (store, _) = open_store(store, "host", None, token)?;
     let client = store.native(Operation::Watch)?;
     let watch = watch_keys(&client)?;
     wait_for_end(&mut KeyWatch { client, watch }, || until.since(clock.now()))

@@ -58,7 +58,7 @@ impl GroupObserver {
     /// There is no connection, or no thread.
     pub fn start(store: &Store, options: ObserverOptions) -> Result<Self, ObservingError> {
         let token = CancelToken::new();
-        let (store, has_session) = open_store(store, "observer", &token)?;
+        let (store, has_session) = open_store(store, "observer", None, &token)?;
         // Without a watch, the observer sees changes a little later.
         let watch = has_session.then(|| {
             store.native(Operation::Watch)?.watch_prefix(NAMES, 0, Timeout::Default).map_err(Into::into)

@@ -3,6 +3,8 @@
 use rendezvous_core::driver::native_client::{NativeClient, NativeClientOptions};
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::store::{Store, Timeouts};
+use rendezvous_core::driver::tls::TlsConnector;
+use rendezvous_core::error::Operation;
 
 /// Timeout of the attempt to speak the native protocol with the store's server.
 const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -12,9 +14,16 @@ const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// There is no connection.
-pub(super) fn open_store(store: &Store, node: &str, token: &CancelToken) -> Result<(Store, bool), CallError> {
+pub(super) fn open_store(
+    store: &Store,
+    node: &str,
+    tls: Option<TlsConnector>,
+    token: &CancelToken,
+) -> Result<(Store, bool), CallError> {
     if let Some((host, port)) = store.endpoint() {
+        let of_store = store.native(Operation::Session).ok().and_then(|client| client.options().tls.clone());
         let options = NativeClientOptions {
+            tls: of_store.or(tls),
             node: node.to_string(),
             connect_timeout: Duration::ZERO,
             timeouts: Timeouts { answer: NATIVE_TIMEOUT, ..Timeouts::default() },

@@ -503,6 +503,7 @@ fn a_static_group_hears_its_members_only() {
             group: greeting(&group),
             limits: RpcLimits::default(),
             keep_alive: None,
+            tls: None,
         });
         let client = client.expect("a client");
         let peer = client.peer(agent.me(), host, port.parse().expect("a port")).expect("a peer");
@@ -539,6 +540,7 @@ fn whoever_was_heard_before_a_static_group_was_complete_is_heard_no_more() {
             group: greeting(group),
             limits: RpcLimits::default(),
             keep_alive: None,
+            tls: None,
         });
         let client = client.expect("a client");
         let peer = client.peer(&worker("a", 0), host, port.parse().expect("a port")).expect("a peer");
@@ -566,6 +568,7 @@ fn workers_of_other_groups_beneath_the_same_prefix_are_not_called() {
             group: greeting(&group),
             limits: RpcLimits::default(),
             keep_alive: None,
+            tls: None,
         });
         let client = client.expect("a client");
         let peer = client.peer(b.me(), host, to.parse().expect("a port")).expect("a peer");

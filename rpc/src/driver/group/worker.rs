@@ -18,7 +18,7 @@ pub use crate::driver::calls::calling::CallCanceller;
 use crate::driver::calls::calling::{Call, CallGuard};
 use crate::driver::calls::handling::{Handling, Request, Responder, Run};
 use crate::driver::calls::serving::{RpcServer, RpcServerOptions};
-use crate::driver::calls::{Payload, failure_text};
+use crate::driver::calls::{Payload, RpcTls, failure_text};
 use crate::handlers::{HandlerError, Owner};
 use crate::limits::{IntakeLimits, RpcLimits};
 use crate::membership::change::WorkerLocation;
@@ -36,12 +36,23 @@ use rendezvous_core::driver::server::{Family, Listen};
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::driver::socket::endpoint_text;
 use rendezvous_core::driver::store::Store;
+use rendezvous_core::driver::tls::{TlsAcceptor, TlsClientOptions, TlsConnector, TlsError, TlsServerOptions};
+use rendezvous_core::tls::Protocol;
 use std::net::UdpSocket;
 
 /// Timeout of joining and leaving if calls have none.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Time after the state machine's own deadlines when its end is given up.
 const END_SLACK: Duration = Duration::from_secs(30);
+
+/// Files of the TLS of a worker, which accepts connections and makes some.
+#[derive(Clone, Debug)]
+pub struct GroupTls {
+    /// TLS of connections that other workers make.
+    pub server: TlsServerOptions,
+    /// TLS of connections to other workers. It is used for the store, too, but for the name of the server.
+    pub client: TlsClientOptions,
+}
 
 /// Options of a worker with the backend `tcp`, in addition to [`RpcOptions`].
 #[derive(Clone, Debug)]
@@ -61,8 +72,21 @@ pub struct TcpOptions {
     pub times: TokenTimes,
     /// Gets the connections and calls that the worker refuses.
     pub observer: RefusalObserver,
+    /// TLS of the calls between workers; `None`: they are not encrypted. All workers of a group need it.
+    pub tls: Option<GroupTls>,
     /// Ends the call that creates the worker. A cancelled join is undone at the workers that were already notified.
     pub token: CancelToken,
+}
+
+impl GroupTls {
+    /// Reads the files: for calls, and for the store.
+    fn load(&self) -> Result<(RpcTls, TlsConnector), TlsError> {
+        let Self { server, client } = self;
+        let acceptor = TlsAcceptor::of(server.clone(), Protocol::Rpc)?;
+        let connector = TlsConnector::of(client.clone(), Protocol::Rpc)?;
+        let of_store = TlsConnector::new(TlsClientOptions { server_name: None, ..client.clone() })?;
+        Ok((RpcTls { acceptor, connector }, of_store))
+    }
 }
 
 impl Default for TcpOptions {
@@ -75,6 +99,7 @@ impl Default for TcpOptions {
             handling: None,
             times: TokenTimes::default(),
             observer: RefusalObserver::default(),
+            tls: None,
             token: CancelToken::new(),
         }
     }
@@ -116,6 +141,10 @@ impl RpcAgent {
         let worker_threads = usize::try_from(options.worker_threads()).unwrap_or(usize::MAX);
         let handling = tcp.handling.clone().unwrap_or_else(|| Handling::new(worker_threads));
         let shared = GroupShared::new();
+        let (rpc_tls, store_tls) = match tcp.tls.as_ref().map(GroupTls::load).transpose()? {
+            Some((rpc_tls, store_tls)) => (Some(rpc_tls), Some(store_tls)),
+            None => (None, None),
+        };
         let reserved = Reserved::register(&handling, &shared)?;
         let host = tcp.host.clone().unwrap_or_else(|| host_towards(store));
         let scope = store.scope().to_vec();
@@ -128,7 +157,7 @@ impl RpcAgent {
             true => Err(MembershipError::Cancelled),
             false => Ok(()),
         };
-        let local = open_store(store, &me.name, &token);
+        let local = open_store(store, &me.name, store_tls, &token);
         go_on()?;
         let (store, has_session) = local?;
         // A key is deleted with the session that made it.
@@ -149,6 +178,7 @@ impl RpcAgent {
             intake: IntakeLimits::default(),
             keep_alive: Some(KeepAlive::default()),
             observer: tcp.observer.clone(),
+            tls: rpc_tls,
         };
         let weak = Arc::downgrade(&shared);
         let server = RpcServer::start_watched(server, Arc::clone(&handling), move |failure| {

@@ -2,13 +2,14 @@
 
 use super::{Admit, ServerShared};
 use crate::connection::callee::{Callee, CalleeEvent};
-use crate::connection::{CallKind, ConnectionError, RefusalEvent, Status};
+use crate::connection::{CallKind, ConnectionError, Refusal, RefusalEvent, Status};
 use crate::driver::calls::handling::{
     AnswerTo, CallKey, CallSource, Handler, Held, Job, Run, is_carried_out,
 };
 use crate::driver::calls::io_thread::Target;
-use crate::driver::calls::line::{Incoming, Line, NoMemory, ReadResult, Transport, lost};
+use crate::driver::calls::line::{Incoming, Line, NoMemory, ReadResult, lost};
 use crate::driver::calls::locked::{HoldsObjects, Locked};
+use crate::driver::calls::transport::Transport;
 use crate::driver::calls::{Payload, Received};
 use crate::intake::{InFlight, QuotaId};
 use alloc::collections::VecDeque;
@@ -18,6 +19,9 @@ use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
 use rendezvous_core::driver::prelude::*;
 use socket2::Socket;
 
+/// Why a worker that does not use TLS is refused.
+const NO_TLS: &str =
+    "this worker requires TLS, and the caller does not use it: give all workers of the group files for TLS";
 /// Maximum number of reads of one connection in one iteration.
 const READS_PER_ITERATION: usize = 8;
 
@@ -106,7 +110,7 @@ impl Conn {
         let state = ConnState {
             callee: Callee::new(now, shared.options.me.clone(), &shared.options.group, shared.options.limits),
             watch: None,
-            line: Some(Line::new(Transport::plain(socket))),
+            line: Some(Line::new(Transport::accepted(socket, shared.options.tls.as_ref()))),
             timer: None,
             receiving: HashMap::new(),
             answers: HashMap::new(),
@@ -213,6 +217,7 @@ impl Conn {
     fn serve(self: &Arc<Self>, now: Instant, readable: bool, scratch: &mut Vec<u8>) {
         let mut jobs = Vec::new();
         let mut state = self.lock();
+        let readable = readable || state.line.as_ref().is_some_and(Line::has_received);
         if readable && state.callee.is_held_up() {
             // Only the end of such a connection is watched for.
             state.callee.read_to_the_end();
@@ -260,6 +265,9 @@ impl Conn {
         let shared = &self.shared;
         while let Some(event) = state.callee.next_event(now, &mut bytes) {
             match event {
+                CalleeEvent::Claimed(_) if shared.options.tls.is_some() && !state.is_secured() => {
+                    state.callee.refuse(Refusal::Unknown, NO_TLS);
+                }
                 CalleeEvent::Claimed(worker) => match (shared.options.admit)(&worker) {
                     Ok(()) => state.callee.admit(),
                     Err((why, message)) => state.callee.refuse(why, &message),
@@ -466,7 +474,7 @@ impl HoldsObjects for ConnState {
 impl ConnState {
     /// Reads once; returns whether there may be more to read.
     fn read_once(&mut self, scratch: &mut Vec<u8>, shared: &ServerShared) -> bool {
-        let Some(line) = &self.line else { return false };
+        let Some(line) = &mut self.line else { return false };
         let due = self.callee.due();
         let payload =
             due.and_then(|(call, bytes)| Some((&mut self.receiving.get_mut(&call)?.payload, bytes)));
@@ -572,7 +580,7 @@ impl ConnState {
         let is_read = self.is_over() || (self.callee.is_read() && self.end == End::NotYet);
         let is_held_up = self.callee.is_held_up() && self.end == End::NotYet;
         // The thread that owns the connection must be woken for the requests that were held back.
-        let interest = match (is_read, line.has_unsent() || is_due) {
+        let interest = match (is_read, line.wants_write() || is_due) {
             (true, false) => Interest::Read,
             (true, true) => Interest::Both,
             (false, false) if is_held_up => Interest::End,
@@ -586,6 +594,10 @@ impl ConnState {
         if let Err(error) = shared.io.rewatch(&mut self.watch, line.fd(), interest, token) {
             self.lose(lost(&error));
         }
+    }
+
+    fn is_secured(&self) -> bool {
+        self.line.as_ref().is_some_and(Line::is_secured)
     }
 
     fn is_over(&self) -> bool {
@@ -612,7 +624,6 @@ impl ConnState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::Refusal;
     use crate::driver::calls::tests::frames::hello;
     use crate::limits::RpcLimits;
     use crate::name::WorkerInfo;
