@@ -40,6 +40,9 @@ pub enum Protocol {
     Rpc,
 }
 
+/// Whether this build has TLS.
+pub const IS_BUILT: bool = false;
+
 /// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig(Infallible);

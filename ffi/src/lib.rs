@@ -33,6 +33,8 @@ mod context;
 mod cancel_token;
 
 // Header store: servers, clients of stores, transactions, watches and leases
+mod tls_options;
+
 mod server_options;
 
 mod server;
@@ -214,7 +216,7 @@ export! {
     argument buffer cancel_token context custom_store error event_loop fault loop_event loop_gate native_store
     op op_batch op_native op_node op_perform op_request op_result plugin_parameters rendezvous_event
     rendezvous_handler rendezvous_info rendezvous_parameters rendezvous_plugin rendezvous_url reply server
-    server_options status store store_info store_kinds store_options store_utilities version watch
+    server_options status store store_info store_kinds store_options store_utilities tls_options version watch
 }
 #[cfg(feature = "agent")]
 export! {

@@ -116,7 +116,7 @@ pub(crate) fn handler_fault(error: &HandlerError) -> Fault {
         HandlerError::Parameters(error) => invalid(error),
         HandlerError::Static(error) => invalid(error),
         HandlerError::Rdzv(error) => invalid(error),
-        HandlerError::Tls(error) => invalid(error),
+        HandlerError::Tls(error) => crate::tls_options::tls_fault(error),
         HandlerError::NotJoined { .. } => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
         HandlerError::Joining { .. } => Fault::new(RDZV_REENTRANT, error.to_string()),
         HandlerError::Registry(error) => registry_fault(error),

@@ -96,7 +96,7 @@ pub(crate) fn init_fault(error: &RpcInitError) -> Fault {
         RpcInitError::Rendezvous(error) => handler_fault(error),
         RpcInitError::Rank { .. } => invalid(error),
         RpcInitError::Listen(error) => start_fault(error),
-        RpcInitError::Tls(error) => invalid(error),
+        RpcInitError::Tls(error) => crate::tls_options::tls_fault(error),
         RpcInitError::Store(error) => call_fault(error),
         RpcInitError::System(cause) => system_fault(cause, error.to_string()),
         RpcInitError::Handlers(error) => name_fault(error),

@@ -5,12 +5,13 @@ use crate::prelude::*;
 use crate::rpc_handlers::Entry;
 use crate::rpc_workers::{CDeviceMaps, CTexts, rdzv_rpc_device_map};
 use crate::store::rdzv_store;
+use crate::tls_options::{self, rdzv_tls_options};
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::rendezvous::NodeStore;
 use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_rpc::device::{Device, DeviceError, DeviceKind};
-use rendezvous_rpc::driver::group::TcpOptions;
 use rendezvous_rpc::driver::group::registry::DEFAULT_BACKEND;
+use rendezvous_rpc::driver::group::{GroupTls, TcpOptions};
 use rendezvous_rpc::name::WorkerName;
 use rendezvous_rpc::options::RpcOptions;
 
@@ -77,8 +78,11 @@ pub struct rdzv_rpc_options {
     pub extra_options: *const rdzv_pair,
     /// Number of these options.
     pub extra_option_count: usize,
+    /// TLS of the calls between workers, in which each is a server and a client; NULL: none. All workers of
+    /// a group need it. `tls.server_name` is the name that all their certificates contain.
+    pub tls: *const rdzv_tls_options,
 }
-growing!(rdzv_rpc_options: 184);
+growing!(rdzv_rpc_options: 192);
 
 /// Copies of the options of a worker.
 pub(crate) struct WorkerOptions {
@@ -156,6 +160,8 @@ impl WorkerOptions {
                 device_count: given.accelerator_count,
                 ..TcpOptions::default()
             };
+            let tls = tls_options::of_worker(given.tls)?;
+            tcp.tls = tls.map(|(server, client)| GroupTls { server, client });
             if let Some(kind) = c_text(given.accelerator, "accelerator")? {
                 tcp.accelerator = DeviceKind::new(kind).ok_or_else(|| {
                     invalid(format!("`accelerator` is {kind:?}, which is not a kind of device"))

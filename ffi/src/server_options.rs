@@ -1,6 +1,7 @@
 //! Options of a server.
 
 use crate::prelude::*;
+use crate::tls_options::{self, rdzv_tls_options};
 use rendezvous_core::driver::server::{Family, Listen, ServerOptions};
 use rendezvous_core::driver::socket::KeepAlive;
 use std::os::fd::BorrowedFd;
@@ -61,8 +62,10 @@ pub struct rdzv_server_options {
     pub frame_timeout_ms: i64,
     /// Detection of unresponsive clients.
     pub keep_alive: rdzv_keep_alive,
+    /// TLS. If it is set, native clients must use it; c10d has none. NULL: none.
+    pub tls: *const rdzv_tls_options,
 }
-growing!(rdzv_server_options: 80);
+growing!(rdzv_server_options: 88);
 
 /// Reads the options of a server; NULL stands for the defaults.
 pub(crate) unsafe fn server_options(options: *const rdzv_server_options) -> Result<ServerOptions, Fault> {
@@ -92,6 +95,8 @@ pub(crate) unsafe fn server_options(options: *const rdzv_server_options) -> Resu
     default_ms(&mut limits.handshake_timeout, given.handshake_timeout_ms, "options.handshake_timeout_ms")?;
     default_ms(&mut limits.frame_timeout, given.frame_timeout_ms, "options.frame_timeout_ms")?;
     read.keep_alive = Some(keep_alive(given.keep_alive)?);
+    // SAFETY: passed on unchanged.
+    read.tls = unsafe { tls_options::acceptor(given.tls)? };
     Ok(read)
 }
 

@@ -3,6 +3,7 @@
 use crate::cancel_token::rdzv_cancel_token;
 use crate::prelude::*;
 use crate::server_options::{keep_alive, rdzv_keep_alive};
+use crate::tls_options::{self, rdzv_tls_options};
 use rendezvous_core::driver::native_client::NativeClientOptions;
 use rendezvous_core::driver::store_client::StoreOptions;
 
@@ -46,15 +47,21 @@ pub struct rdzv_store_options {
     pub heartbeats_missed_max: u32,
     /// Reserved; 0.
     pub reserved_too: u32,
+    /// Native stores only: TLS; NULL: none.
+    pub tls: *const rdzv_tls_options,
 }
-growing!(rdzv_store_options: 104);
+growing!(rdzv_store_options: 112);
 
 /// Reads the host and the port of a store, and the options of its client.
 pub(crate) unsafe fn store_options<'a>(
     options: *const rdzv_store_options,
 ) -> Result<(&'a str, u16, StoreOptions), Fault> {
     // SAFETY: passed on unchanged.
-    unsafe { read(options) }.map(|(given, host, read)| (host, given.port, read))
+    let (given, host, read) = unsafe { read(options) }?;
+    if !given.tls.is_null() {
+        return Err(invalid("`options.tls` is for native stores: the c10d protocol has no TLS"));
+    }
+    Ok((host, given.port, read))
 }
 
 /// Does the same for a client over the native protocol.
@@ -76,6 +83,8 @@ pub(crate) unsafe fn native_options<'a>(
     }
     default_ms(&mut read.grace, given.grace_ms, "options.grace_ms")?;
     default_ms(&mut read.heartbeat, given.heartbeat_ms, "options.heartbeat_ms")?;
+    // SAFETY: passed on unchanged.
+    read.tls = unsafe { tls_options::connector(given.tls)? };
     if given.heartbeats_missed_max != 0 {
         read.heartbeats_missed_max = given.heartbeats_missed_max;
     }

@@ -153,6 +153,9 @@ typedef struct {
   const rdzv_pair *extra_options;
   // Number of these options.
   size_t extra_option_count;
+  // TLS of the calls between workers, in which each is a server and a client; NULL: none. All workers of
+  // a group need it. `tls.server_name` is the name that all their certificates contain.
+  const rdzv_tls_options *tls;
 } rdzv_rpc_options;
 
 // -----------------------------------------------------------------------------------------------------------

@@ -233,6 +233,8 @@ struct rpc_options {
   std::vector<std::pair<std::string, std::string>> extra_options = {};
   /// Ends the attempt, and later the calls that wait on the worker, from another thread.
   const cancel_token* token = nullptr;
+  /// TLS of the calls between workers. It must live until the worker has joined.
+  const rdzv_tls_options* tls = nullptr;
 
   /// Reads the variables from the environment of this process. No other thread may change it meanwhile.
   rpc_options& read_environment() {
@@ -311,6 +313,7 @@ class c_rpc_options : pinned {
     c_.accelerator_count = given.accelerator_count;
     c_.extra_options = extra_options_.data();
     c_.extra_option_count = extra_options_.size();
+    c_.tls = given.tls;
   }
   const rdzv_rpc_options* get() const noexcept { return &c_; }
 

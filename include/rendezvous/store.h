@@ -15,6 +15,29 @@ extern "C" {
 #endif
 
 // -----------------------------------------------------------------------------------------------------------
+// Files of TLS.
+// -----------------------------------------------------------------------------------------------------------
+
+// Files of TLS, in PEM. Zero them and set `struct_size`. They are read when the options are used, and
+// again when they have changed. A library without TLS refuses them with `RDZV_UNSUPPORTED`.
+typedef struct {
+  // Set to `sizeof(rdzv_tls_options)`.
+  uint32_t struct_size;
+  // Reserved; 0.
+  uint32_t reserved;
+  // Trusted CAs. A client needs them to verify the server; those of the system are not trusted. A
+  // server that has them requires a certificate of one of them from each client; NULL: from none.
+  const char *ca_file;
+  // Certificate of this side, followed by those of intermediate CAs. A server and an RPC worker need
+  // it, and a client of a server that requires certificates; NULL: none.
+  const char *cert_file;
+  // Private key of the certificate; NULL: none.
+  const char *key_file;
+  // Client only: name that the server's certificate must contain; NULL: the host of the endpoint.
+  const char *server_name;
+} rdzv_tls_options;
+
+// -----------------------------------------------------------------------------------------------------------
 // Options of a server.
 // -----------------------------------------------------------------------------------------------------------
 
@@ -71,6 +94,8 @@ typedef struct {
   int64_t frame_timeout_ms;
   // Detection of unresponsive clients.
   rdzv_keep_alive keep_alive;
+  // TLS. If it is set, native clients must use it; c10d has none. NULL: none.
+  const rdzv_tls_options *tls;
 } rdzv_server_options;
 
 // -----------------------------------------------------------------------------------------------------------
@@ -180,6 +205,8 @@ typedef struct {
   uint32_t heartbeats_missed_max;
   // Reserved; 0.
   uint32_t reserved_too;
+  // Native stores only: TLS; NULL: none.
+  const rdzv_tls_options *tls;
 } rdzv_store_options;
 
 // -----------------------------------------------------------------------------------------------------------

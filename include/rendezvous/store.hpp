@@ -100,6 +100,8 @@ struct server_options {
   std::chrono::milliseconds handshake_timeout = default_timeout;
   std::chrono::milliseconds frame_timeout = default_timeout;
   rdzv::keep_alive keep_alive = {};
+  /// TLS: files of the server, and of the CAs of its clients. It must live until the server has started.
+  const rdzv_tls_options* tls = nullptr;
 };
 
 namespace detail {
@@ -116,7 +118,7 @@ inline rdzv_server_options c_options(const server_options& from) {
   return {sizeof(rdzv_server_options), from.dual_stack ? RDZV_FAMILY_DUAL_STACK : RDZV_FAMILY_AS_GIVEN,
           binds ? from.host.c_str() : nullptr, binds ? from.port.value() : std::uint16_t{0}, 0, from.listen_fd,
           from.connections_max, from.stored_bytes_max, option_count(from.handshake_timeout),
-          option_count(from.frame_timeout), c_keep_alive(from.keep_alive)};
+          option_count(from.frame_timeout), c_keep_alive(from.keep_alive), from.tls};
 }
 
 }  // namespace detail
@@ -177,6 +179,8 @@ struct store_options {
   /// How long the session may be silent, 5 s, and how many such silences end it, 3.
   std::chrono::milliseconds heartbeat = default_timeout;
   std::uint32_t heartbeats_missed_max = 0;
+  /// TLS: the CAs of the server, and files of the client. It must live until the store has been made.
+  const rdzv_tls_options* tls = nullptr;
 };
 
 namespace detail {
@@ -213,17 +217,11 @@ class c_store_options : pinned {
 
  private:
   void fill(std::uint16_t port, const store_options& from) {
-    options_.host = host_.c_str();
-    options_.port = port;
-    options_.timeout_ms = option_count(from.timeout);
-    options_.connect_timeout_ms = option_count(from.connect_timeout);
-    options_.response_timeout_ms = option_count(from.response_timeout);
-    options_.keep_alive = c_keep_alive(from.keep_alive);
-    if (from.token != nullptr) options_.cancel_token = from.token->c_handle();
-    options_.node = from.node.c_str();
-    options_.grace_ms = from.grace.count();
-    options_.heartbeat_ms = option_count(from.heartbeat);
-    options_.heartbeats_missed_max = from.heartbeats_missed_max;
+    const rdzv_cancel_token* token = from.token != nullptr ? from.token->c_handle() : nullptr;
+    options_ = {sizeof(rdzv_store_options), port, 0, host_.c_str(), option_count(from.timeout),
+                option_count(from.connect_timeout), option_count(from.response_timeout), c_keep_alive(from.keep_alive),
+                token, from.node.c_str(), from.grace.count(), option_count(from.heartbeat),
+                from.heartbeats_missed_max, 0, from.tls};
   }
 
   std::string host_;

@@ -504,6 +504,12 @@ void native_stores_refuse_bad_arguments(void) {
   for (int i = 0; i < 5; ++i) FAILS(INVALID, rdzv_store_new_native(NULL, &wrong[i], &store, &error));
   FAILS(INVALID, rdzv_store_new_native(NULL, NULL, &store, &error));
   FAILS(INVALID, rdzv_store_new_native(NULL, &options, NULL, &error));
+  // The shipped library has no TLS, and says so.
+  const rdzv_tls_options tls = {.struct_size = sizeof tls, .ca_file = "ca.pem"};
+  rdzv_store_options secure = options;
+  secure.tls = &tls;
+  FAILS(RDZV_UNSUPPORTED, rdzv_store_new_native(NULL, &secure, &store, &error));
+  FAILS(INVALID, rdzv_store_new(NULL, &secure, &store, &error));
   CHECK(store == NULL);
   OK(rdzv_store_new_native(NULL, &options, &store, &error));
 

@@ -182,14 +182,15 @@ fn layout_of_rust() -> String {
         struct_size status message operation peer phase cause elapsed_ms os_error reserved revision generation keys
         key_count nodes node_count ranks rank_count
     });
+    layout!(text, rdzv_tls_options { struct_size reserved ca_file cert_file key_file server_name });
     layout!(text, rdzv_keep_alive { idle_ms interval_ms probes unacknowledged_max_ms });
     layout!(text, rdzv_server_options {
         struct_size family host port reserved listen_fd connections_max stored_bytes_max handshake_timeout_ms
-        frame_timeout_ms keep_alive
+        frame_timeout_ms keep_alive tls
     });
     layout!(text, rdzv_store_options {
         struct_size port reserved host timeout_ms connect_timeout_ms response_timeout_ms keep_alive cancel_token node
-        grace_ms heartbeat_ms heartbeats_missed_max reserved_too
+        grace_ms heartbeat_ms heartbeats_missed_max reserved_too tls
     });
     layout!(text, rdzv_server_stats {
         struct_size reserved connections accepted expelled requests keys stored_bytes buffered_bytes waiting
@@ -266,7 +267,7 @@ fn layout_of_rust() -> String {
     layout!(text, rdzv_rpc_options {
         struct_size worker_threads backend init_method store token rpc_timeout_ms membership_timeout_ms variables
         variable_count listen_host host transports transport_count channels channel_count device_maps device_map_count
-        devices device_count accelerator accelerator_count reserved extra_options extra_option_count
+        devices device_count accelerator accelerator_count reserved extra_options extra_option_count tls
     });
     layout!(text, rdzv_pair { name value });
     layout!(text, rdzv_rpc_info { struct_size id name address events_lost });

@@ -5,6 +5,8 @@ mod abi;
 mod bad_input;
 mod c_calls;
 mod c_programs;
+#[path = "../../core/src/tls/tests/certificates.rs"]
+mod certificates;
 mod costs;
 mod counting;
 mod dependencies;
@@ -30,6 +32,7 @@ mod run;
 mod sim;
 mod soak;
 mod tidy;
+mod tls;
 mod watching;
 
 /// The folder of the repository.

@@ -2,7 +2,7 @@
 
 use crate::driver::clock::since_1970;
 use crate::driver::prelude::*;
-use crate::tls::{ClientConfig, ConfigError, Part, Protocol, ServerConfig, TlsStage};
+use crate::tls::{ClientConfig, ConfigError, IS_BUILT, Part, Protocol, ServerConfig, TlsStage};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -145,6 +145,10 @@ struct Reloaded<C: Configuration> {
 
 impl<C: Configuration> Reloaded<C> {
     fn new(options: C, protocol: Protocol) -> Result<Self, TlsError> {
+        if !IS_BUILT {
+            let file = options.files().into_iter().flatten().next();
+            return Err(TlsError::new(file.unwrap_or(Path::new("")), ConfigError::NotBuilt));
+        }
         let stamps = stamps(&options);
         let made = Mutex::new((options.make(protocol)?, stamps));
         Ok(Self { options, protocol, made })

@@ -89,6 +89,9 @@ impl Protocol {
     }
 }
 
+/// Whether this build has TLS.
+pub const IS_BUILT: bool = true;
+
 /// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig(pub(super) Arc<rustls::ServerConfig>);

@@ -20,7 +20,7 @@ pub use pending::PendingCall;
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::tls::TlsError;
 pub use shared::{Callee, CalleeName, GroupCallError};
-pub use worker::{CallCanceller, RpcAgent, TcpOptions};
+pub use worker::{CallCanceller, GroupTls, RpcAgent, TcpOptions};
 
 use crate::agent::GroupEvent;
 use crate::driver::calls::Payload;
