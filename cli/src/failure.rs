@@ -17,7 +17,8 @@ Exit codes:
   3  timed out
   4  no connection: refused, no address for the host, or no way to it
   5  the server or the file went away, or is none of this kind
-  6  anything else, such as a value over a limit";
+  6  anything else, such as a value over a limit
+  7  the server does not know the token, or it does not allow the request";
 
 /// A line on stderr. One that is closed is no reason to end otherwise.
 pub(crate) fn complain(text: &dyn std::fmt::Display) {
@@ -68,6 +69,7 @@ impl Failure {
             | ErrorKind::Compacted
             | ErrorKind::Closed
             | ErrorKind::Replaced => 6,
+            ErrorKind::Unauthenticated | ErrorKind::PermissionDenied => 7,
         }
     }
 
@@ -139,6 +141,8 @@ mod tests {
             (ErrorKind::Reentrant, 6),
             (ErrorKind::Io, 6),
             (ErrorKind::Exhausted, 6),
+            (ErrorKind::Unauthenticated, 7),
+            (ErrorKind::PermissionDenied, 7),
         ] {
             assert_eq!(Failure::new(kind, "").exit_code(), code, "{kind:?}");
             assert!(EXIT_CODES.contains(&format!("\n  {code}  ")), "{code}");

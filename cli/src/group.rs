@@ -3,7 +3,7 @@
 use crate::endpoint::Endpoint;
 use crate::failure::{Failure, Report, complain};
 use crate::log::one_line;
-use crate::tls::ClientTls;
+use crate::security::ClientSecurity;
 use crate::units;
 use clap::Args;
 use rendezvous_core::driver::cancel::CancelToken;
@@ -55,7 +55,7 @@ pub(crate) struct GroupArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    tls: ClientTls,
+    security: ClientSecurity,
 }
 
 pub(crate) fn run(arguments: &GroupArguments) -> ExitCode {
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &GroupArguments) -> ExitCode {
 
 fn watch(arguments: &GroupArguments) -> Result<(), Failure> {
     let options = StoreOptions { connect_timeout: arguments.connect_timeout_ms, ..StoreOptions::default() };
-    let store = arguments.tls.connect(&arguments.endpoint, options)?;
+    let store = arguments.security.connect(&arguments.endpoint, options)?;
     let store = store.with_prefix(arguments.prefix.as_bytes());
     let options = ObserverOptions { pause: arguments.pause_ms };
     let observer = GroupObserver::start(&store, options);

@@ -19,9 +19,10 @@ mod open_files;
 #[cfg(test)]
 mod pages;
 mod run;
+mod security;
 mod server;
+mod sessions;
 mod store;
-mod tls;
 mod units;
 
 /// Start-up and membership of distributed training: a launcher, a rendezvous, and a store that PyTorch's ranks can use
@@ -38,6 +39,7 @@ enum Command {
     Server(server::ServerArguments),
     Store(store::StoreArguments),
     Group(group::GroupArguments),
+    Sessions(sessions::SessionsArguments),
     Bench(bench::BenchArguments),
 }
 
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Server(arguments) => server::run(&arguments, &configuration),
         Command::Store(arguments) => store::run(arguments),
         Command::Group(arguments) => group::run(&arguments),
+        Command::Sessions(arguments) => sessions::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     }
 }

@@ -143,6 +143,7 @@ fn no_handler(error: HandlerError) -> Failure {
     match error {
         HandlerError::Parameters(_)
         | HandlerError::Rdzv(_)
+        | HandlerError::Token(_)
         | HandlerError::Static(_)
         | HandlerError::Tls(_)
         | HandlerError::Registry(_) => Usage(error.to_string()).into(),

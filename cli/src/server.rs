@@ -4,16 +4,19 @@ use crate::endpoint::Endpoint;
 use crate::failure::complain;
 use crate::log::{Configuration, LogArguments, LogLevel, LogStyle};
 use crate::open_files;
-use crate::tls::ServerTls;
+use crate::security::ServerTls;
 use crate::units;
 use bytesize::ByteSize;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
+use rendezvous_core::access::Network;
 use rendezvous_core::driver::server::{Family, Listen, Server, ServerFailure, ServerOptions};
 use rendezvous_core::driver::socket::KeepAlive;
+use rendezvous_core::driver::token_file::ServerTokens;
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::node::server::{Event, Severity};
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +45,10 @@ Examples:
 An endpoint without a port means port 29400, here and in the other commands. PyTorch's 29500 is left
 to jobs with env:// or static ranks on the same host.
 
-There is no authentication: every client that reaches the port can read and write every key.")]
+  rdzv server --bind 10.0.0.5 --auth-token-file tokens
+                                                ask clients for a token (openssl rand -hex 32 > tokens)
+
+Without --auth-token-file, every client that reaches the port can read and write every key.")]
 pub(crate) struct ServerArguments {
     /// Address and port to listen on, exactly as given; may be given several times; port 0 takes a free one
     #[arg(
@@ -64,6 +70,13 @@ pub(crate) struct ServerArguments {
     #[arg(long, value_name = "SIZE", env = "RDZV_STORED_BYTES_MAX", value_parser = units::bytes_above_zero,
           default_value = "4GiB")]
     stored_bytes_max: ByteSize,
+    /// Ask native clients for a token of this file, in which each line is `NAME SECRET RIGHTS…`; changes take effect at once
+    #[arg(long, value_name = "FILE", env = "RDZV_TOKEN_FILE")]
+    auth_token_file: Option<PathBuf>,
+    /// Serve PyTorch's clients, which cannot show a token, from these networks only; `loopback` is this host
+    /// [default: all networks without --auth-token-file, else none]
+    #[arg(long, value_name = "CIDR,...", env = "RDZV_ALLOW_C10D_FROM")]
+    allow_c10d_from: Option<String>,
     #[command(flatten)]
     tls: ServerTls,
     #[command(flatten)]
@@ -87,6 +100,20 @@ pub(crate) fn run(arguments: &ServerArguments, configuration: &Configuration) ->
         failed(&"--bind has no address");
         return ExitCode::from(2);
     };
+    let auth_tokens = match arguments.auth_token_file.as_deref().map(ServerTokens::open).transpose() {
+        Ok(tokens) => tokens,
+        Err(error) => {
+            failed(&error);
+            return ExitCode::from(2);
+        }
+    };
+    let c10d_from = match arguments.allow_c10d_from.as_deref().map(Network::parse_list).transpose() {
+        Ok(networks) => networks,
+        Err(error) => {
+            failed(&format_args!("--allow-c10d-from: {error}"));
+            return ExitCode::from(2);
+        }
+    };
     let log = match Log::start(style) {
         Ok(log) => log,
         Err(error) => return failed(&format_args!("no thread for the log: {error}")),
@@ -103,6 +130,8 @@ pub(crate) fn run(arguments: &ServerArguments, configuration: &Configuration) ->
         limits,
         keep_alive: Some(KeepAlive::default()),
         tls,
+        auth_tokens,
+        c10d_from,
         observer: log.observer(style),
     }) {
         Ok(server) => Arc::new(server),

@@ -6,7 +6,7 @@ mod value;
 
 use crate::endpoint::Endpoint;
 use crate::failure::{EXIT_CODES, Failure, Report};
-use crate::tls::ClientTls;
+use crate::security::ClientSecurity;
 use crate::units;
 use answer::Format;
 use clap::builder::BoolishValueParser;
@@ -79,7 +79,7 @@ pub(crate) struct StoreArguments {
     #[arg(long, global = true, env = "RDZV_JSON", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     json: bool,
     #[command(flatten)]
-    tls: ClientTls,
+    security: ClientSecurity,
     #[command(subcommand)]
     operation: Operation,
 }
@@ -208,7 +208,7 @@ pub(crate) fn run(mut arguments: StoreArguments) -> ExitCode {
         arguments.operation.prepare(&mut io::stdin().lock())?;
         let options = arguments.options();
         let store = match location {
-            StoreLocation::Server(endpoint) => arguments.tls.connect(&endpoint, options)?,
+            StoreLocation::Server(endpoint) => arguments.security.connect(&endpoint, options)?,
             StoreLocation::File(path) => {
                 let timeouts = options.timeouts();
                 Store::open_file(&path, FileStoreOptions { timeouts, ..FileStoreOptions::default() })?

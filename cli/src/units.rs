@@ -6,12 +6,12 @@ use std::time::Duration;
 
 /// Parses `30s`, `500ms`, `1h 30min`, or a plain number of seconds.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    parse_duration(text, 1.0).ok_or_else(|| not_a_duration("seconds"))
+    parse_duration(text, Duration::from_secs(1)).ok_or_else(|| not_a_duration("seconds"))
 }
 
 /// Parses the same, or a plain number of milliseconds.
 pub(crate) fn milliseconds(text: &str) -> Result<Duration, String> {
-    parse_duration(text, 1e-3).ok_or_else(|| not_a_duration("milliseconds"))
+    parse_duration(text, Duration::from_millis(1)).ok_or_else(|| not_a_duration("milliseconds"))
 }
 
 /// Parses the same; zero is refused.

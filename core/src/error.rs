@@ -50,6 +50,8 @@ named! {
         RunInfo: "run_info",
         Bye: "end_session",
         Session: "session",
+        Sessions: "sessions",
+        EndSession: "end_other_session",
         NamedBarrier: "barrier",
         LeaseWait: "lease_wait",
         RoundEvent: "next_event",
@@ -88,6 +90,7 @@ impl Operation {
                 | Self::Watch
                 | Self::Members
                 | Self::RunInfo
+                | Self::Sessions
                 | Self::LeaseWait
                 | Self::RoundEvent
         )
@@ -164,6 +167,10 @@ named! {
         Closed: "closed",
         /// Another session has joined under the node's name.
         Replaced: "replaced",
+        /// The client or the server has not proven that it knows the token.
+        Unauthenticated: "unauthenticated",
+        /// The client's token does not allow the request.
+        PermissionDenied: "permission_denied",
     }
 }
 
@@ -457,6 +464,8 @@ impl Sentence<'_> {
             }
             ErrorKind::InvalidArgument => f.write_str(" got an invalid argument")?,
             ErrorKind::Unsupported => f.write_str(" is not supported")?,
+            ErrorKind::Unauthenticated => f.write_str(" failed to authenticate")?,
+            ErrorKind::PermissionDenied => f.write_str(" is not allowed")?,
             ErrorKind::Corrupt => write!(f, " found unreadable data after {span} while {phase}")?,
             ErrorKind::Reentrant => f.write_str(" was refused within the store's own code")?,
             ErrorKind::Io => write!(f, " failed after {span} while {phase}")?,

@@ -46,6 +46,8 @@ pub mod ordered;
 pub mod prelude;
 #[doc(hidden)]
 pub mod rng;
+#[doc(hidden)]
+pub mod secret;
 #[cfg(feature = "alloc")]
 #[doc(hidden)]
 pub mod shared;
@@ -145,6 +147,11 @@ pub mod wire {
 }
 
 // L3
+#[cfg(feature = "alloc")]
+#[doc(hidden)]
+pub mod access;
+#[doc(hidden)]
+pub mod auth;
 /// Barriers: participants wait until all have arrived.
 #[doc(hidden)]
 pub mod barrier {

@@ -325,6 +325,10 @@ impl<K: Ord + Clone, V> List<K, V> {
     {
         self.places.range(from, through).filter_map(|(_, index)| self.at(index))
     }
+
+    fn after(&self, key: &K) -> impl Iterator<Item = &(K, V)> + use<'_, K, V> {
+        self.places.range(Bound::Excluded(key), Bound::Unbounded).filter_map(|(_, index)| self.at(index))
+    }
 }
 
 /// A map from numbers to values of any type.
@@ -377,6 +381,10 @@ impl<K: Id, V> Map<K, V> {
     pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         let all = self.list.range::<Pair>(Bound::Unbounded, Bound::Unbounded);
         all.map(|(key, value)| (K::from_pair(*key), value))
+    }
+
+    pub fn after(&self, key: K) -> impl Iterator<Item = (K, &V)> {
+        self.list.after(&key.pair()).map(|(key, value)| (K::from_pair(*key), value))
     }
 }
 

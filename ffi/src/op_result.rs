@@ -245,6 +245,8 @@ impl OpResult {
             NativeResponse::Joined(joined) => self.node = Some(NodeResult::Joined(joined)),
             NativeResponse::RunInfo(info) => self.node = Some(NodeResult::RunInfo(info)),
             NativeResponse::Members(members) => self.node = Some(NodeResult::Members(members)),
+            // No operation of C asks for them.
+            NativeResponse::Sessions(..) => {}
         }
     }
 

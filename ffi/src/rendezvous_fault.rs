@@ -117,6 +117,7 @@ pub(crate) fn handler_fault(error: &HandlerError) -> Fault {
         HandlerError::Static(error) => invalid(error),
         HandlerError::Rdzv(error) => invalid(error),
         HandlerError::Tls(error) => crate::tls_options::tls_fault(error),
+        HandlerError::Token(error) => invalid(error),
         HandlerError::NotJoined { .. } => Fault::new(RDZV_INVALID_ARGUMENT, error.to_string()),
         HandlerError::Joining { .. } => Fault::new(RDZV_REENTRANT, error.to_string()),
         HandlerError::Registry(error) => registry_fault(error),

@@ -2,8 +2,10 @@
 
 use crate::prelude::*;
 use crate::tls_options::{self, rdzv_tls_options};
+use rendezvous_core::access::Network;
 use rendezvous_core::driver::server::{Family, Listen, ServerOptions};
 use rendezvous_core::driver::socket::KeepAlive;
+use rendezvous_core::driver::token_file::ServerTokens;
 use std::os::fd::BorrowedFd;
 
 /// `rdzv_server_options.family`: accept only peers of the address's own family. The default.
@@ -64,8 +66,14 @@ pub struct rdzv_server_options {
     pub keep_alive: rdzv_keep_alive,
     /// TLS. If it is set, native clients must use it; c10d has none. NULL: none.
     pub tls: *const rdzv_tls_options,
+    /// Path of a token file: clients must prove one of its tokens, each of which has rights (SECURITY.md).
+    /// It is read again when it has changed. Default NULL: the server serves everybody who reaches it.
+    pub auth_token_file: *const c_char,
+    /// Networks from which PyTorch's clients are served, which cannot prove a token: CIDR blocks, addresses
+    /// and `loopback`, separated by commas. Default NULL: all without `auth_token_file`, and none with it.
+    pub c10d_from: *const c_char,
 }
-growing!(rdzv_server_options: 88);
+growing!(rdzv_server_options: 104);
 
 /// Reads the options of a server; NULL stands for the defaults.
 pub(crate) unsafe fn server_options(options: *const rdzv_server_options) -> Result<ServerOptions, Fault> {
@@ -97,6 +105,15 @@ pub(crate) unsafe fn server_options(options: *const rdzv_server_options) -> Resu
     read.keep_alive = Some(keep_alive(given.keep_alive)?);
     // SAFETY: passed on unchanged.
     read.tls = unsafe { tls_options::acceptor(given.tls)? };
+    // SAFETY: NULL or NUL-terminated, as the header requires.
+    if let Some(path) = unsafe { c_text(given.auth_token_file, "options.auth_token_file")? } {
+        read.auth_tokens = Some(ServerTokens::open(path.as_ref()).map_err(invalid)?);
+    }
+    // SAFETY: as above.
+    if let Some(networks) = unsafe { c_text(given.c10d_from, "options.c10d_from")? } {
+        let parsed = Network::parse_list(networks);
+        read.c10d_from = Some(parsed.map_err(|error| invalid(format!("`options.c10d_from`: {error}")))?);
+    }
     Ok(read)
 }
 

@@ -107,6 +107,12 @@ pub const RDZV_RPC_MALFORMED: rdzv_status = 46;
 pub const RDZV_RENDEZVOUS_REPLACED: rdzv_status = 47;
 /// The object was freed inside one of its own callbacks, which had no effect; free it again outside.
 pub const RDZV_FREE_REFUSED: rdzv_status = 48;
+/// The server asks for a token, and the client has none or another one; or the server has not proven that
+/// it knows the client's.
+pub const RDZV_UNAUTHENTICATED: rdzv_status = 49;
+/// The client's token does not allow the operation, or the lease belongs to another session; the message
+/// names what is missing.
+pub const RDZV_PERMISSION_DENIED: rdzv_status = 50;
 
 /// Returns the short name of a status.
 pub(crate) const fn name_of(status: rdzv_status) -> &'static CStr {
@@ -160,6 +166,8 @@ pub(crate) const fn name_of(status: rdzv_status) -> &'static CStr {
         RDZV_RPC_MEMBERSHIP => c"no group",
         RDZV_RPC_MALFORMED => c"malformed payload",
         RDZV_FREE_REFUSED => c"free refused",
+        RDZV_UNAUTHENTICATED => c"unauthenticated",
+        RDZV_PERMISSION_DENIED => c"permission denied",
         _ => c"unknown status",
     }
 }

@@ -57,6 +57,8 @@ pub(crate) const fn status_of(kind: ErrorKind) -> rdzv_status {
         ErrorKind::SessionEnded => RDZV_SERVER_GONE,
         ErrorKind::Closed => RDZV_CLOSED,
         ErrorKind::Replaced => RDZV_RENDEZVOUS_REPLACED,
+        ErrorKind::Unauthenticated => RDZV_UNAUTHENTICATED,
+        ErrorKind::PermissionDenied => RDZV_PERMISSION_DENIED,
     }
 }
 
@@ -84,6 +86,8 @@ pub(crate) const fn kind_of(status: rdzv_status) -> ErrorKind {
         RDZV_COMPACTED => ErrorKind::Compacted,
         RDZV_CLOSED => ErrorKind::Closed,
         RDZV_RENDEZVOUS_REPLACED => ErrorKind::Replaced,
+        RDZV_UNAUTHENTICATED => ErrorKind::Unauthenticated,
+        RDZV_PERMISSION_DENIED => ErrorKind::PermissionDenied,
         _ => ErrorKind::Io,
     }
 }

@@ -6,6 +6,7 @@ use crate::server_options::{keep_alive, rdzv_keep_alive};
 use crate::tls_options::{self, rdzv_tls_options};
 use rendezvous_core::driver::native_client::NativeClientOptions;
 use rendezvous_core::driver::store_client::StoreOptions;
+use rendezvous_core::driver::token_file::ClientToken;
 
 /// Options of a store client. Zero them, set `struct_size`, `host` and `port`: then each other field has
 /// its default, which is 0 or NULL in the struct. They, and what they point to, are copied by each call.
@@ -49,8 +50,12 @@ pub struct rdzv_store_options {
     pub reserved_too: u32,
     /// Native stores only: TLS; NULL: none.
     pub tls: *const rdzv_tls_options,
+    /// Native stores only: path of a token file. The client proves the first token of the file, the server
+    /// must prove the same one, and no operation is sent before both have. The token itself is never sent.
+    /// The file is read by this call, and again for each connection. Default NULL: no authentication.
+    pub auth_token_file: *const c_char,
 }
-growing!(rdzv_store_options: 112);
+growing!(rdzv_store_options: 120);
 
 /// Reads the host and the port of a store, and the options of its client.
 pub(crate) unsafe fn store_options<'a>(
@@ -60,6 +65,12 @@ pub(crate) unsafe fn store_options<'a>(
     let (given, host, read) = unsafe { read(options) }?;
     if !given.tls.is_null() {
         return Err(invalid("`options.tls` is for native stores: the c10d protocol has no TLS"));
+    }
+    if !given.auth_token_file.is_null() {
+        return Err(invalid(
+            "`options.auth_token_file` is for native stores: use rdzv_store_new_native. The c10d protocol cannot show \
+             a token",
+        ));
     }
     Ok((host, given.port, read))
 }
@@ -80,6 +91,10 @@ pub(crate) unsafe fn native_options<'a>(
     // SAFETY: NULL or NUL-terminated, as the header requires.
     if let Some(node) = unsafe { c_text(given.node, "options.node")? } {
         read.node = node.into();
+    }
+    // SAFETY: NULL or NUL-terminated, as the header requires.
+    if let Some(path) = unsafe { c_text(given.auth_token_file, "options.auth_token_file")? } {
+        read.auth_token = Some(ClientToken::open(path.as_ref()).map_err(invalid)?);
     }
     default_ms(&mut read.grace, given.grace_ms, "options.grace_ms")?;
     default_ms(&mut read.heartbeat, given.heartbeat_ms, "options.heartbeat_ms")?;

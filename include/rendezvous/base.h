@@ -171,6 +171,14 @@ typedef int32_t rdzv_status;
 // The object was freed inside one of its own callbacks, which had no effect; free it again outside.
 #define RDZV_FREE_REFUSED 48
 
+// The server asks for a token, and the client has none or another one; or the server has not proven that
+// it knows the client's.
+#define RDZV_UNAUTHENTICATED 49
+
+// The client's token does not allow the operation, or the lease belongs to another session; the message
+// names what is missing.
+#define RDZV_PERMISSION_DENIED 50
+
 // -----------------------------------------------------------------------------------------------------------
 // Versions.
 // -----------------------------------------------------------------------------------------------------------

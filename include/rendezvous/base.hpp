@@ -75,6 +75,8 @@ enum class status : std::int32_t {
   not_found = RDZV_NOT_FOUND,
   conflict = RDZV_CONFLICT,
   free_refused = RDZV_FREE_REFUSED,
+  unauthenticated = RDZV_UNAUTHENTICATED,
+  permission_denied = RDZV_PERMISSION_DENIED,
   rpc_unknown_worker = RDZV_RPC_UNKNOWN_WORKER,
   rpc_no_handler = RDZV_RPC_NO_HANDLER,
   rpc_handler_failed = RDZV_RPC_HANDLER_FAILED,

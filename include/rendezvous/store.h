@@ -96,6 +96,12 @@ typedef struct {
   rdzv_keep_alive keep_alive;
   // TLS. If it is set, native clients must use it; c10d has none. NULL: none.
   const rdzv_tls_options *tls;
+  // Path of a token file: clients must prove one of its tokens, each of which has rights (SECURITY.md).
+  // It is read again when it has changed. Default NULL: the server serves everybody who reaches it.
+  const char *auth_token_file;
+  // Networks from which PyTorch's clients are served, which cannot prove a token: CIDR blocks, addresses
+  // and `loopback`, separated by commas. Default NULL: all without `auth_token_file`, and none with it.
+  const char *c10d_from;
 } rdzv_server_options;
 
 // -----------------------------------------------------------------------------------------------------------
@@ -207,6 +213,10 @@ typedef struct {
   uint32_t reserved_too;
   // Native stores only: TLS; NULL: none.
   const rdzv_tls_options *tls;
+  // Native stores only: path of a token file. The client proves the first token of the file, the server
+  // must prove the same one, and no operation is sent before both have. The token itself is never sent.
+  // The file is read by this call, and again for each connection. Default NULL: no authentication.
+  const char *auth_token_file;
 } rdzv_store_options;
 
 // -----------------------------------------------------------------------------------------------------------

@@ -68,8 +68,8 @@ class context : public detail::owner<context, rdzv_context, rdzv_context_free> {
     table.level_max = static_cast<std::int32_t>(level);
     const auto log = [](void* user_data, const rdzv_log_record* record) {
       const std::string_view line(record->message, record->message_len);
-      auto& code = *static_cast<sink_type*>(user_data);
-      detail::guarded([&] { code(static_cast<log_level>(record->level), record->target, line); });
+      const auto of_line = static_cast<log_level>(record->level);
+      detail::guarded([&] { (*static_cast<sink_type*>(user_data))(of_line, record->target, line); });
     };
     if (*owned) table.log = log;  // an empty function is refused as NULL is, not called
     return detail::give(std::move(owned), rdzv_context_set_log_sink, c_handle(), &table);
@@ -78,8 +78,7 @@ class context : public detail::owner<context, rdzv_context, rdzv_context_free> {
 
 /// TCP keep-alive, by which a host that is silent is detected. 0 and `default_timeout` are the library's defaults.
 struct keep_alive {
-  std::chrono::milliseconds idle = default_timeout;
-  std::chrono::milliseconds interval = default_timeout;
+  std::chrono::milliseconds idle = default_timeout, interval = default_timeout;
   std::uint32_t probes = 0;
   /// How long sent bytes may remain unacknowledged; by default the system decides.
   std::chrono::milliseconds unacknowledged_max = default_timeout;
@@ -95,13 +94,13 @@ struct server_options {
   /// A bound TCP socket in place of `host` and `port`, which the server duplicates; 0: none.
   int listen_fd = 0;
   /// 0: the default.
-  std::uint64_t connections_max = 0;
-  std::uint64_t stored_bytes_max = 0;
-  std::chrono::milliseconds handshake_timeout = default_timeout;
-  std::chrono::milliseconds frame_timeout = default_timeout;
+  std::uint64_t connections_max = 0, stored_bytes_max = 0;
+  std::chrono::milliseconds handshake_timeout = default_timeout, frame_timeout = default_timeout;
   rdzv::keep_alive keep_alive = {};
   /// TLS: files of the server, and of the CAs of its clients. It must live until the server has started.
   const rdzv_tls_options* tls = nullptr;
+  /// The tokens that clients must prove, and the networks of PyTorch's clients, which cannot prove one.
+  std::optional<std::string> auth_token_file = {}, c10d_from = {};
 };
 
 namespace detail {
@@ -112,13 +111,16 @@ inline rdzv_keep_alive c_keep_alive(const keep_alive& from) {
           static_cast<std::int32_t>(unacknowledged_max_ms > INT32_MAX ? -1 : unacknowledged_max_ms)};
 }
 
+inline const char* or_null(const std::optional<std::string>& text) { return text ? text->c_str() : nullptr; }
+
 /// The same for C, which points into it.
 inline rdzv_server_options c_options(const server_options& from) {
   const bool binds = from.listen_fd == 0;
   return {sizeof(rdzv_server_options), from.dual_stack ? RDZV_FAMILY_DUAL_STACK : RDZV_FAMILY_AS_GIVEN,
           binds ? from.host.c_str() : nullptr, binds ? from.port.value() : std::uint16_t{0}, 0, from.listen_fd,
           from.connections_max, from.stored_bytes_max, option_count(from.handshake_timeout),
-          option_count(from.frame_timeout), c_keep_alive(from.keep_alive), from.tls};
+          option_count(from.frame_timeout), c_keep_alive(from.keep_alive), from.tls,
+          or_null(from.auth_token_file), or_null(from.c10d_from)};
 }
 
 }  // namespace detail
@@ -143,9 +145,7 @@ class server : public detail::owner<server, rdzv_server, rdzv_server_free> {
   std::uint16_t port() const noexcept { return rdzv_server_port(c_handle()); }
   /// ADDR:PORT.
   std::string address() const { return rdzv_server_address(c_handle()); }
-  result<rdzv_server_stats> stats() const {
-    return detail::call<rdzv_server_stats>(rdzv_server_get_stats, c_handle());
-  }
+  result<rdzv_server_stats> stats() const { return detail::call<rdzv_server_stats>(rdzv_server_get_stats, c_handle()); }
   /// Closes every connection and waits for the server's thread. Any number of times.
   result<void> stop() { return detail::call(rdzv_server_stop, c_handle()); }
 };
@@ -181,6 +181,8 @@ struct store_options {
   std::uint32_t heartbeats_missed_max = 0;
   /// TLS: the CAs of the server, and files of the client. It must live until the store has been made.
   const rdzv_tls_options* tls = nullptr;
+  /// The token that the client proves, and that the server must prove, too.
+  std::optional<std::string> auth_token_file = {};
 };
 
 namespace detail {
@@ -200,8 +202,7 @@ class c_store_options : pinned {
     if (!found) {
       failure_ = std::move(found).error();
     } else if (!found->port) {
-      const std::string given(endpoint);
-      failure_ = make_error(status::invalid_argument, "the endpoint '" + given + "' has no port: HOST:PORT");
+      failure_ = make_error(status::invalid_argument, std::string(endpoint) + " has no port: HOST:PORT");
     } else {
       host_ = std::move(found->host);
       fill(*found->port, from);
@@ -221,7 +222,7 @@ class c_store_options : pinned {
     options_ = {sizeof(rdzv_store_options), port, 0, host_.c_str(), option_count(from.timeout),
                 option_count(from.connect_timeout), option_count(from.response_timeout), c_keep_alive(from.keep_alive),
                 token, from.node.c_str(), from.grace.count(), option_count(from.heartbeat),
-                from.heartbeats_missed_max, 0, from.tls};
+                from.heartbeats_missed_max, 0, from.tls, or_null(from.auth_token_file)};
   }
 
   std::string host_;

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 static const rdzv_status INVALID = RDZV_INVALID_ARGUMENT;
 
@@ -489,6 +490,46 @@ void other_stores_have_none_of_it(void) {
     rdzv_store_free(stores[i]);
   }
   rdzv_server_free(server);
+}
+
+static void token_file(char path[512], const char *content) {
+  strcpy(path, new_path());
+  FILE *file = fopen(path, "w");
+  CHECK(file != NULL && fputs(content, file) >= 0 && fclose(file) == 0);
+}
+
+void native_stores_prove_their_token(void) {
+  char tokens[512], reader[512], wrong[512];
+  token_file(tokens, "admin 0123456789abcdef0123456789abcdef all\nreader abcdef0123456789abcdef0123456789 read:/\n");
+  token_file(reader, "reader abcdef0123456789abcdef0123456789");
+  token_file(wrong, "reader ffffffffffffffffffffffffffffffff");
+  rdzv_server_options guarded = {.struct_size = sizeof guarded, .auth_token_file = tokens, .c10d_from = "10.0.0.0/8"};
+  rdzv_server *server = start_server(&guarded);
+  rdzv_store_options options = options_for(rdzv_server_port(server));
+  options.connect_timeout_ms = -1;
+  rdzv_store *admin = NULL, *store = NULL;
+  FAILS(RDZV_UNAUTHENTICATED, rdzv_store_new_native(NULL, &options, &store, &error));
+  options.auth_token_file = wrong;
+  FAILS(RDZV_UNAUTHENTICATED, rdzv_store_new_native(NULL, &options, &store, &error));
+  FAILS(INVALID, rdzv_store_new(NULL, &options, &store, &error));
+  options.auth_token_file = "/nowhere/at/all";
+  FAILS(INVALID, rdzv_store_new_native(NULL, &options, &store, &error));
+  options.auth_token_file = tokens;
+  OK(rdzv_store_new_native(NULL, &options, &admin, &error));
+  OK(rdzv_store_set(admin, TEXT("k"), TEXT("v"), -1, &error));
+  options.auth_token_file = reader;
+  OK(rdzv_store_new_native(NULL, &options, &store, &error));
+  FAILS(RDZV_PERMISSION_DENIED, rdzv_store_set(store, TEXT("k"), TEXT("w"), -1, &error));
+  options.auth_token_file = NULL;
+  rdzv_store_free(store);
+  store = NULL;
+  CHECK(rdzv_store_new(NULL, &options, &store, NULL) != RDZV_OK && store == NULL);  // from 127.0.0.1
+  guarded.c10d_from = "here";
+  rdzv_server *none = NULL;
+  FAILS(INVALID, rdzv_server_new(NULL, &guarded, &none, &error));
+  rdzv_store_free(admin);
+  rdzv_server_free(server);
+  CHECK(unlink(tokens) == 0 && unlink(reader) == 0 && unlink(wrong) == 0);
 }
 
 void native_stores_refuse_bad_arguments(void) {

@@ -43,6 +43,7 @@ void watches_and_leases_are_cancelled_from_other_threads(void);
 void leases_end_and_their_keys_with_them(void);
 void named_barriers_tell_who_is_missing(void);
 void other_stores_have_none_of_it(void);
+void native_stores_prove_their_token(void);
 void native_stores_refuse_bad_arguments(void);
 
 // errors.c

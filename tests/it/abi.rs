@@ -123,7 +123,8 @@ fn layout_of_rust() -> String {
         RDZV_BACKEND_MISMATCH RDZV_BARRIER_BROKEN RDZV_COMPACTED RDZV_STALE_ROUND RDZV_NOT_FOUND RDZV_CONFLICT);
     numbers!(text, RDZV_RPC_UNKNOWN_WORKER RDZV_RPC_NO_HANDLER RDZV_RPC_HANDLER_FAILED RDZV_RPC_PEER_DIED RDZV_RPC_NO_MEMBER
         RDZV_RPC_LEAVING RDZV_RPC_ALREADY_INITIALIZED RDZV_RPC_MIXED_GROUP RDZV_RPC_NAME_TAKEN
-        RDZV_RPC_DEVICE_MAP RDZV_RPC_UNREACHED RDZV_RPC_EVICTED RDZV_RPC_MEMBERSHIP RDZV_RPC_MALFORMED RDZV_RENDEZVOUS_REPLACED RDZV_FREE_REFUSED);
+        RDZV_RPC_DEVICE_MAP RDZV_RPC_UNREACHED RDZV_RPC_EVICTED RDZV_RPC_MEMBERSHIP RDZV_RPC_MALFORMED RDZV_RENDEZVOUS_REPLACED RDZV_FREE_REFUSED
+        RDZV_UNAUTHENTICATED RDZV_PERMISSION_DENIED);
     numbers!(text, RDZV_CHANGE_NONE RDZV_CHANGE_PUT RDZV_CHANGE_DELETE);
     numbers!(text, RDZV_STORE_SET RDZV_STORE_GET RDZV_STORE_ADD RDZV_STORE_COMPARE_SET RDZV_STORE_WAIT
         RDZV_STORE_CHECK RDZV_STORE_DELETE_KEY RDZV_STORE_NUM_KEYS RDZV_STORE_LIST_KEYS RDZV_STORE_APPEND
@@ -186,11 +187,11 @@ fn layout_of_rust() -> String {
     layout!(text, rdzv_keep_alive { idle_ms interval_ms probes unacknowledged_max_ms });
     layout!(text, rdzv_server_options {
         struct_size family host port reserved listen_fd connections_max stored_bytes_max handshake_timeout_ms
-        frame_timeout_ms keep_alive tls
+        frame_timeout_ms keep_alive tls auth_token_file c10d_from
     });
     layout!(text, rdzv_store_options {
         struct_size port reserved host timeout_ms connect_timeout_ms response_timeout_ms keep_alive cancel_token node
-        grace_ms heartbeat_ms heartbeats_missed_max reserved_too tls
+        grace_ms heartbeat_ms heartbeats_missed_max reserved_too tls auth_token_file
     });
     layout!(text, rdzv_server_stats {
         struct_size reserved connections accepted expelled requests keys stored_bytes buffered_bytes waiting

@@ -31,6 +31,8 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("Bye", 6150, 932),
     ("Cancel", 20, 4479),
     ("Abandon", 6150, 932),
+    ("Sessions", 2497, 4200),
+    ("EndSession", 6150, 932),
     ("Set", 10_920, 9868),
     ("CompareSet", 19_670, 9831),
     ("Get", 20, 4),
@@ -278,6 +280,15 @@ fn native_costs() -> Vec<(&'static str, Cost)> {
             world.cost(&ClientFrame::Cancel { request })
         }),
         ("Abandon", leased().cost(&ClientFrame::Abandon {})),
+        ("Sessions", {
+            let mut world = World::new();
+            for number in 0..1100 {
+                open(&mut world.rig, format!("{number:01024}").as_bytes());
+            }
+            world.cost(&ClientFrame::Sessions { after: 0, count_max: u32::MAX })
+        }),
+        // Its own session, which is the first one.
+        ("EndSession", leased().cost(&ClientFrame::EndSession { session: 1 })),
         ("Set", World::busy().cost(&ClientFrame::Set { key: wanted, value: &long })),
         ("CompareSet", {
             let world = World::new().does(&ClientFrame::Set { key: wanted, value: &long });

@@ -127,6 +127,8 @@ impl Rig {
                     | Event::SessionEnded { .. }
                     | Event::CertificatesRenewed
                     | Event::CertificatesKept { .. }
+                    | Event::TokensReloaded { .. }
+                    | Event::TokensKept { .. }
                     | Event::Run { .. },
                 ) => {}
                 Output::Read { .. } => {}

@@ -4,7 +4,7 @@ use super::numa::Binding;
 use super::usage::Usage;
 use super::{processors, surroundings};
 use crate::log::LogArguments;
-use crate::tls::NodeTls;
+use crate::security::NodeTls;
 use crate::units;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
@@ -14,7 +14,7 @@ use rendezvous_agent::streams::{LocalRanksFilter, StdSetting, parse_needles};
 use rendezvous_core::driver::rendezvous::{Context, with_units};
 use rendezvous_core::rendezvous::parameters::{ParametersError, RendezvousParameters};
 use rendezvous_core::rendezvous::parse::{Endpoint, parse_config};
-use rendezvous_core::rendezvous::rdzv_settings::{RdzvError, RdzvSettings};
+use rendezvous_core::rendezvous::rdzv_settings::{RDZV_BACKEND, RdzvError, RdzvSettings};
 use rendezvous_core::rendezvous::registry::RegistryError;
 use rendezvous_core::rendezvous::static_settings::{StaticError, StaticSettings};
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
@@ -92,6 +92,9 @@ pub(crate) struct RunArguments {
     /// More of the rendezvous, as KEY=VALUE,KEY=VALUE: join_timeout, last_call_timeout, keep_alive_interval, ...
     #[arg(long, alias = "rdzv_conf", env = "PET_RDZV_CONF", default_value = "", value_name = "CONF")]
     rdzv_conf: String,
+    /// The token that this node proves to the server, which must prove it, too; and all tokens, where the node hosts the server
+    #[arg(long, env = "RDZV_TOKEN_FILE", value_name = "FILE")]
+    auth_token_file: Option<String>,
     /// One node by itself, with a rendezvous of its own on a free port
     #[arg(long, env = "PET_STANDALONE", action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
     standalone: bool,
@@ -399,6 +402,15 @@ impl RunArguments {
         }
         if let Some(address) = self.listen_addr.as_deref().filter(|_| config.get("listen_host").is_none()) {
             parameters = parameters.with("listen_host", address);
+        }
+        match &self.auth_token_file {
+            Some(_) if backend != RDZV_BACKEND => notes.push(format!(
+                "--auth-token-file is for backend rdzv; the store of backend {backend} cannot ask for a token"
+            )),
+            Some(path) if config.get("auth_token_file").is_none() => {
+                parameters = parameters.with("auth_token_file", path.as_str());
+            }
+            _ => {}
         }
         check_parameters(&parameters)?;
         let mut rendezvous = Rendezvous {

@@ -87,7 +87,7 @@ fn help_of_run_leaves_no_flag_unexplained_and_shows_the_exit_codes() {
 fn without_a_command_it_shows_them() {
     let ended = run(&mut rdzv(&[]));
     assert_eq!(ended.code, 2);
-    for command in ["run", "server", "store", "bench"] {
+    for command in ["run", "server", "store", "group", "sessions", "bench"] {
         assert!(ended.stderr.contains(command), "{}", ended.stderr);
     }
 }

@@ -10,3 +10,4 @@ mod server;
 mod store;
 mod store_errors;
 mod tls;
+mod tokens;

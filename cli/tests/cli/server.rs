@@ -224,6 +224,14 @@ fn a_server_or_a_job_that_other_hosts_reach_warns_once() {
         let ended = finish(child);
         assert_eq!((ended.code, warnings(&ended.stderr)), (0, count), "{}", ended.stderr);
     }
+    let tokens = std::env::temp_dir().join(format!("rdzv-warn-{}", std::process::id()));
+    std::fs::write(&tokens, "0123456789abcdef0123456789abcdef").expect("a token file");
+    let guarded = ["server", "--bind", "0.0.0.0:0", "--auth-token-file", tokens.to_str().expect("text")];
+    let (child, _stdout, _) = start(&mut rdzv(&guarded));
+    signal(child.id(), libc::SIGTERM);
+    let ended = finish(child);
+    std::fs::remove_file(&tokens).expect("its own file");
+    assert_eq!((ended.code, warnings(&ended.stderr)), (0, 0), "{}", ended.stderr);
     for (address, count) in [("127.0.0.1", 0), ("0.0.0.0", 1)] {
         let endpoint = format!("{address}:0");
         let ended =

@@ -36,6 +36,7 @@ pub mod temporary;
 pub mod threads;
 pub mod timeout;
 pub mod tls;
+pub mod token_file;
 
 #[cfg(test)]
 pub(crate) mod testing;

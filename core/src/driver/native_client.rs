@@ -22,7 +22,8 @@ pub use options::NativeClientOptions;
 pub use request::{NativeRequest, participants};
 pub(in crate::driver) use response::PendingRequest;
 pub use response::{
-    BarrierResult, BatchAnswer, Joined, KeysPage, MemberInfo, NativeResponse, RunInfo, TxnResult, Versioned,
+    BarrierResult, BatchAnswer, Joined, KeysPage, MemberInfo, NativeResponse, RunInfo, SessionInfo,
+    TxnResult, Versioned,
 };
 pub use watch::{Change, Lease, Watch, WatchError};
 
@@ -678,6 +679,8 @@ fn text_of(bytes: &[u8]) -> Box<str> {
     String::from_utf8_lossy(bytes).into()
 }
 
+#[cfg(test)]
+mod auth_tests;
 #[cfg(test)]
 pub(in crate::driver) mod loopback_tests;
 #[cfg(test)]

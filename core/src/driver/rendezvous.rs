@@ -22,7 +22,7 @@ pub use handler::{
     CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage,
 };
 pub use host_name::{full_host_name, host_name};
-pub use hosting::{HostedServers, HostingError};
+pub use hosting::{HostSecurity, HostedServers, HostingError};
 pub use last_rounds::LastRounds;
 pub use rdzv_backend::{RdzvBackend, RdzvRendezvous, refusal};
 pub(in crate::driver) use rdzv_backend::{entry_of, labels_of, session_options};

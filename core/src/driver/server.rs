@@ -10,11 +10,13 @@ mod reactor;
 pub use listener::open as open_listener;
 pub use listener::{Family, StartError, StartErrorKind};
 
+use crate::access::Network;
 use crate::driver::channel::{Sender, unbounded};
 use crate::driver::lock::Lock;
 use crate::driver::socket::KeepAlive;
 use crate::driver::threads::{self, Thread, panic_text};
 use crate::driver::tls::TlsAcceptor;
+use crate::driver::token_file::ServerTokens;
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Stats};
 use crate::opaque::opaque_debug;
@@ -58,6 +60,11 @@ pub struct ServerOptions {
     pub keep_alive: Option<KeepAlive>,
     /// TLS. If set, native clients must use it.
     pub tls: Option<TlsAcceptor>,
+    /// Tokens that native clients have to prove; `None`: the server serves everybody who reaches it.
+    pub auth_tokens: Option<ServerTokens>,
+    /// Networks from which c10d clients are served, which cannot prove a token; `None`: all if there are no tokens, and
+    /// else none.
+    pub c10d_from: Option<Vec<Network>>,
     /// Called for every connection that opens or closes, on the reactor thread, and for [`Event::Exposed`] by
     /// [`Server::start`]. It must not block.
     pub observer: Box<dyn FnMut(&Event) + Send>,
@@ -74,6 +81,8 @@ impl ServerOptions {
             limits: ServerLimits::default(),
             keep_alive: Some(KeepAlive::default()),
             tls: None,
+            auth_tokens: None,
+            c10d_from: None,
             observer: Box::new(|_| ()),
         }
     }
@@ -125,11 +134,14 @@ impl Server {
             local_addrs.push(listener.local_addr().map_err(|cause| StartError::io(listen, cause))?);
             listeners.push(listener);
         }
-        if let Some(addr) = exposed_addr(&local_addrs) {
+        if options.auth_tokens.is_none()
+            && let Some(addr) = exposed_addr(&local_addrs)
+        {
             (options.observer)(&Event::Exposed { addr });
         }
         let (commands, inbox) = unbounded();
-        let mut reactor = Reactor::new(listeners, (options.limits, options.tls), inbox, options.observer)
+        let rules = (options.tls, options.auth_tokens, options.c10d_from);
+        let mut reactor = Reactor::new(listeners, (options.limits, rules), inbox, options.observer)
             .map_err(|cause| StartError::io(&options.listen, cause))?;
         let incarnation = reactor.incarnation();
         let (waker, failure_cell) = (reactor.waker(), FailureCell::default());

@@ -18,16 +18,19 @@
 
 mod event;
 pub mod fault;
+mod greeting;
 mod identify;
 mod join_requests;
 mod pending;
 mod session_end;
 
 pub use event::{BeginError, Ending, Event, Failed, Input, Output, Taken, ToWrite};
+use greeting::Authenticated;
 use identify::Identification;
 pub use identify::{IDENTIFY_NONCE, Unanswered};
 use pending::{Awaited, Pending, Stage, SubmitWhen};
 
+use crate::auth::ClientAuth;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::rendezvous::participant::{self, Part, Participant};
@@ -35,9 +38,7 @@ use crate::session::client::{ClientSession, Due, End, Identity, Received, Sessio
 use crate::session::life::ClientState;
 use crate::store::dial::{DialInput, DialOptions, DialOutput, DialState, Dialer, Rounds};
 use crate::time::{Duration, Instant, PauseDetector, Poller};
-use crate::wire::native::{
-    ClientFrame, From, HEADER_BYTES, Header, Label, Scan, ServerFrame, Size, VERSION_MAX, VERSION_MIN, scan,
-};
+use crate::wire::native::{ClientFrame, From, HEADER_BYTES, Header, Label, Scan, ServerFrame, Size, scan};
 use fault::{failure_of, failure_of_end};
 use heapless::{Deque, Vec};
 
@@ -92,7 +93,11 @@ pub struct NativeClient<const PENDING: usize> {
     identification: Option<Identification>,
     /// In ascending order of their ids.
     pending: Vec<Pending, PENDING>,
+    /// Set if the client has a token.
+    auth: Option<ClientAuth>,
     opening: Option<(Identity, Label)>,
+    /// Whether the opening that is due is the proof of the token.
+    is_proof_due: bool,
     heartbeat: Option<u64>,
     /// Whether the node is in a round whose join was given up, and still has to leave it.
     leave_due: bool,
@@ -119,7 +124,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             dialer: Dialer::new(now, deadline, options.rounds, options.dial, seed),
             identification: None,
             pending: Vec::new(),
+            auth: None,
             opening: None,
+            is_proof_due: false,
             heartbeat: None,
             leave_due: false,
             partial_bytes: 0,
@@ -334,7 +341,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return core::mem::take(&mut pending_identification.is_due).then_some(ToWrite::Identify);
         }
         if let Some((identity, label)) = self.opening.take() {
-            return Some(ToWrite::Opening(label, identity));
+            let is_proof = core::mem::take(&mut self.is_proof_due);
+            return Some(if is_proof { ToWrite::Proof } else { ToWrite::Opening }(label, identity));
         }
         if self.session.owes_acknowledge() {
             return Some(ToWrite::Frame(self.session.label(now, 0), ClientFrame::Acknowledge {}));
@@ -354,24 +362,6 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             Awaited::Leaves => ToWrite::Leave(label),
             Awaited::Yes | Awaited::CancelDue | Awaited::No => ToWrite::Request(call.call, label),
         })
-    }
-
-    /// Returns HELLO for a node with this name.
-    pub const fn hello<'a>(&self, identity: Identity, node: &'a [u8], auth: &'a [u8]) -> ClientFrame<'a> {
-        let SessionOptions { grace_ms, heartbeat_ms, heartbeats_missed_max } = *self.session.options();
-        let Identity { incarnation, session, token } = identity;
-        ClientFrame::Hello {
-            version_min: VERSION_MIN,
-            version_max: VERSION_MAX,
-            incarnation,
-            session,
-            token,
-            grace_ms,
-            heartbeat_ms,
-            heartbeats_missed_max,
-            node,
-            auth,
-        }
     }
 
     /// Returns the limits of a server's frames. A value there may be as long as a frame, unlike in a request.
@@ -422,6 +412,14 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     fn frame<'b>(&mut self, now: Instant, header: &Header, frame: ServerFrame<'b>) -> Option<Event<'b>> {
+        match self.authenticate(now, &frame) {
+            Authenticated::Over => {
+                self.session_over(End::Unproven);
+                return None;
+            }
+            Authenticated::Handled => return Some(Event::Nothing),
+            Authenticated::NotConcerned => {}
+        }
         Some(match self.session.receive(now, header, &frame) {
             Received::Nothing => Event::Nothing,
             Received::Welcome => {
@@ -713,6 +711,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
                 DialOutput::Connect(address) => self.emit(Output::Connect(address)),
                 DialOutput::Greet => {
                     self.partial_bytes = 0;
+                    self.is_proof_due = false;
                     self.opening = self.session.hello(now).ok();
                 }
                 DialOutput::Disconnect => {

@@ -13,16 +13,17 @@ pub use event::{CloseReason, Event, Input, InputError, Output, Severity, Stats};
 pub use instance::ServerInstance;
 pub use native::why_over;
 
+use crate::access::Access;
 use crate::ids::{ConnId, WaiterId};
 use crate::limits::{COPIED_BYTES_PER_UNIT, ServerLimits};
 use crate::prelude::*;
 use crate::store::engine::{ApplyError, Engine};
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
 use crate::time::{PauseDetector, Poller};
-use crate::wire::native::MAGIC;
+use crate::wire::native::{MAGIC, Why};
 use crate::wire::sink::Sink as _;
 use alloc::collections::VecDeque;
-use conns::{Conn, Conns, Life, Protocol};
+use conns::{Conn, Conns, Greeting, Life, Protocol};
 use core::net::SocketAddr;
 use deadlines::{Deadline, Deadlines};
 use native::{Native, ServerContext};
@@ -52,6 +53,7 @@ const DEADLINES_KEPT: usize = 1024;
 pub struct Server {
     limits: ServerLimits,
     instance: ServerInstance,
+    access: Access,
     /// Time of the server's deadlines. It stops while the server's process does not run.
     now: Instant,
     /// Time by which `now` is behind the clock of the process.
@@ -79,6 +81,7 @@ impl Server {
         Self {
             limits,
             instance,
+            access: Access::default(),
             now: Instant::ORIGIN,
             paused: Duration::ZERO,
             pause_detector: PauseDetector::new(Instant::ORIGIN, Poller::Thread),
@@ -159,6 +162,7 @@ impl Server {
                 self.stats.expelled += 1;
                 self.remove(conn, CloseReason::PlaintextRefused);
             }
+            Input::Access(access) => self.access = access.clone(),
             Input::Stop => self.with_native(Native::stop),
             Input::Tick => self.tick(),
         }
@@ -297,7 +301,7 @@ impl Server {
         }
         if !conn.inbox.is_empty() {
             conn.last_received_at = self.now;
-            if let Protocol::Native(Some(_)) = conn.protocol {
+            if let Protocol::Native(Greeting::Done) = conn.protocol {
                 // The client cannot send a heartbeat inside a frame, so part of a frame counts as one.
                 self.with_native(|native, context| native.note_alive(context, id));
             }
@@ -321,9 +325,12 @@ impl Server {
                 conn.outbox.writer(pool).put(&NO_TLS_ALERT);
                 return Err(CloseReason::TlsNotConfigured);
             }
+            if first != MAGIC[0] && !self.access.allows_c10d(conn.peer.ip()) {
+                return Err(CloseReason::C10dNotAllowed);
+            }
             conn.protocol = if first == MAGIC[0] {
                 self.native.get_or_insert_with(|| Box::new(Native::new(&self.limits, self.instance)));
-                Protocol::Native(None)
+                Protocol::Native(Greeting::Awaited)
             } else {
                 Protocol::C10d(ServerConn::default())
             };
@@ -400,7 +407,7 @@ impl Server {
     fn serve_native(&mut self, id: ConnId, input: &[u8]) -> Result<(usize, Rest), CloseReason> {
         let mut used = 0;
         loop {
-            let Self { now, conns, engine, limits, stats, native, events, budget, .. } = &mut *self;
+            let Self { now, conns, engine, limits, access, stats, native, events, budget, .. } = &mut *self;
             let is_over = budget.spend(engine, conns);
             let Some(native) = native else { return Ok((used, Rest::Nothing)) };
             let Some(conn) = conns.get(id) else { return Ok((used, Rest::Nothing)) };
@@ -413,7 +420,8 @@ impl Server {
             if conn.outbox.len() >= limits.unsent_bytes_high {
                 return Ok((used, Rest::Resting));
             }
-            let mut context = ServerContext { now: *now, limits, engine, conns, stats, events, budget };
+            let mut context =
+                ServerContext { now: *now, limits, access, engine, conns, stats, events, budget };
             match native.next(&mut context, id, &input[used..])? {
                 native::Next::Served { bytes } => {
                     used += bytes;
@@ -428,9 +436,12 @@ impl Server {
 
     /// Calls `serve` with the state of the native clients. Does nothing before the first native client.
     fn with_native(&mut self, serve: impl FnOnce(&mut Native, &mut ServerContext<'_>)) {
-        let Self { now, conns, engine, limits, stats, native, events, budget, .. } = self;
+        let Self { now, conns, engine, limits, access, stats, native, events, budget, .. } = self;
         if let Some(native) = native {
-            serve(native, &mut ServerContext { now: *now, limits, engine, conns, stats, events, budget });
+            serve(
+                native,
+                &mut ServerContext { now: *now, limits, access, engine, conns, stats, events, budget },
+            );
         }
     }
 
@@ -529,7 +540,7 @@ impl Server {
             let session = self.native.as_ref().and_then(|native| native.largest_holder());
             match (conn, session) {
                 (conn, Some((session, held))) if conn.is_none_or(|(_, charged)| charged < held) => {
-                    self.with_native(|native, context| native.expel(context, session));
+                    self.with_native(|native, context| native.expel(context, session, Why::Limit));
                 }
                 (Some((conn, _)), _) => {
                     self.stats.expelled += 1;

@@ -19,6 +19,7 @@ const OPTIONS: &[&str] = &[
     "is_host",
     "listen_host",
     "node",
+    "auth_token_file",
     "node_rank",
     "local_world_size",
     "standby",
@@ -146,6 +147,8 @@ pub struct RdzvSettings {
     pub standby: Standby,
     /// Labels of the node, as names and values.
     pub labels: Vec<(String, String)>,
+    /// Path of the file with the token that the node proves, and with all tokens if it hosts the server.
+    pub auth_token_file: Option<String>,
     /// Timeouts of the rendezvous.
     pub timeouts: Timeouts,
     /// Timeout of calls of the rounds' stores.
@@ -256,6 +259,7 @@ impl RdzvSettings {
             node_rank: ranged("node_rank", read.number("node_rank", -1)?, -1, i32::MAX.into())?,
             standby,
             labels: labels.collect(),
+            auth_token_file: read.text("auth_token_file"),
             timeouts,
             read_timeout: read.seconds("read_timeout", 60, 1)?,
             keep_alive_interval: read.seconds("keep_alive_interval", 5, 1)?,

@@ -71,6 +71,8 @@ pub enum End {
     GracePassed,
     /// The server violated the protocol.
     Protocol,
+    /// The server has not proven that it knows the client's token.
+    Unproven,
 }
 
 /// Misuse of a session.
@@ -97,6 +99,8 @@ pub enum Due {
 #[derive(Debug)]
 pub struct ClientSession<const PENDING: usize> {
     options: SessionOptions,
+    /// Whether requests wait for WELCOME even without a grace period, because the server has to prove itself first.
+    waits_for_welcome: bool,
     state: ClientState,
     identity: Identity,
     /// Unanswered requests, in ascending order.
@@ -127,6 +131,7 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     pub const fn new(options: SessionOptions) -> Self {
         Self {
             options,
+            waits_for_welcome: false,
             state: ClientState::New,
             identity: Identity { incarnation: 0, session: 0, token: [0; 16] },
             pending: Vec::new(),
@@ -174,7 +179,17 @@ impl<const PENDING: usize> ClientSession<PENDING> {
         self.step(ClientEvent::Connected)?;
         (self.last_sent_at, self.received_at) = (now, now);
         (self.acknowledged, self.unacknowledged_bytes) = (self.received, 0);
-        Ok((self.identity, Label { id: 0, sequence: self.received, flags: 0 }))
+        Ok(self.hello_again())
+    }
+
+    /// Returns the identity and the label of a second HELLO on the same connection.
+    pub const fn hello_again(&self) -> (Identity, Label) {
+        (self.identity, Label { id: 0, sequence: self.received, flags: 0 })
+    }
+
+    /// Holds all requests back until WELCOME, also without a grace period.
+    pub const fn wait_for_welcome(&mut self) {
+        self.waits_for_welcome = true;
     }
 
     /// Begins a request and returns its id. It is pending until it is answered, also over reconnects.
@@ -209,7 +224,7 @@ impl<const PENDING: usize> ClientSession<PENDING> {
     pub fn next_to_send(&self) -> Option<u64> {
         let ready = match self.state {
             ClientState::Live => true,
-            ClientState::Greeting => self.options.grace_ms == 0,
+            ClientState::Greeting => self.options.grace_ms == 0 && !self.waits_for_welcome,
             _ => false,
         };
         let index = self.pending.partition_point(|&id| id <= self.sent);

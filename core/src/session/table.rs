@@ -14,6 +14,7 @@ use crate::ids::ConnId;
 use crate::limits::{KEPT_COST_BYTES, SESSION_COST_BYTES, SessionLimits};
 use crate::ordered::{Map, Set};
 use crate::prelude::*;
+use crate::secret::same;
 use crate::wire::native::{
     Buffer, Fault, FaultCode, Label, Message, ServerFrame, Why, append_frame, encode_frame,
 };
@@ -140,6 +141,11 @@ impl Sessions {
         self.sessions.get(session).map(|session| &*session.node)
     }
 
+    /// Returns the sessions that follow `after`, in order, with their node names and whether they have a connection.
+    pub fn following(&self, after: SessionId) -> impl Iterator<Item = (SessionId, &[u8], bool)> {
+        self.sessions.after(after).map(|(id, session)| (id, &*session.node, session.conn.is_some()))
+    }
+
     /// Returns whether a request has not been answered yet.
     pub fn is_pending(&self, session: SessionId, request: u64) -> bool {
         self.sessions.get(session).is_some_and(|session| session.pending.contains(request))
@@ -215,7 +221,7 @@ impl Sessions {
                 let event = if graceless { ServerEvent::LostForGood } else { ServerEvent::Lost };
                 self.event(now, session, event, why);
             }
-            Input::Expel { session } => self.event(now, session, ServerEvent::Expelled, Why::Limit),
+            Input::Expel { session, why } => self.event(now, session, ServerEvent::Expelled, why),
             Input::Stop => {
                 let all: Vec<SessionId> = self.sessions.iter().map(|(id, _)| id).collect();
                 for session in all {
@@ -620,12 +626,6 @@ impl Session {
         };
         (millis > 0).then(|| Duration::from_millis(millis))
     }
-}
-
-/// Compares secrets in constant time.
-fn same(one: &[u8; 16], other: &[u8; 16]) -> bool {
-    let differences = one.iter().zip(other).fold(0, |differences, (a, b)| differences | (a ^ b));
-    core::hint::black_box(differences) == 0
 }
 
 #[cfg(test)]

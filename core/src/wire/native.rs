@@ -13,7 +13,9 @@ pub use super::message::Message;
 pub use fault::{Fault, FaultCode};
 pub use field::{Body, BodyError, Field, List};
 pub use frames::{Batched, ClientFrame, SMALL_BYTES_MAX, ServerFrame, Size};
-pub use record::{BarrierEnd, Change, Entry, Found, LastCall, Member, Participants, RankOrder, Terms, Why};
+pub use record::{
+    BarrierEnd, Change, Entry, Found, LastCall, Member, Participants, RankOrder, SessionEntry, Terms, Why,
+};
 
 use crate::limits::FrameLimits;
 use crate::wire::sink::{Length, Sink};
@@ -173,20 +175,21 @@ pub fn scan_opening(bytes: &[u8], limits: &FrameLimits) -> Result<Scan, FrameErr
     if bytes[..known] != MAGIC[..known] {
         return Err(FrameError::Magic);
     }
-    let Some(tail) = bytes.get(MAGIC.len()..) else {
-        return Ok(Scan::Partial { bytes: MAGIC.len() + HEADER_BYTES });
-    };
-    match scan(tail, From::Client, limits)? {
-        Scan::Whole { header, .. } if header.kind != HELLO => Err(FrameError::NotHello(header.kind)),
-        Scan::Partial { bytes: lacks } => {
-            if let Some(&[low, high]) = tail.get(4..6).and_then(|kind| kind.first_chunk())
-                && u16::from_le_bytes([low, high]) != HELLO
-            {
-                return Err(FrameError::NotHello(u16::from_le_bytes([low, high])));
-            }
-            Ok(Scan::Partial { bytes: MAGIC.len() + lacks })
-        }
-        whole @ Scan::Whole { .. } => Ok(whole),
+    Ok(match scan_hello(bytes.get(MAGIC.len()..).unwrap_or_default(), limits)? {
+        Scan::Partial { bytes } => Scan::Partial { bytes: MAGIC.len() + bytes },
+        whole @ Scan::Whole { .. } => whole,
+    })
+}
+
+/// Scans a HELLO. Another kind is refused before its body has arrived.
+///
+/// # Errors
+/// The violation of the framing.
+pub fn scan_hello(bytes: &[u8], limits: &FrameLimits) -> Result<Scan, FrameError> {
+    let scanned = scan(bytes, From::Client, limits)?;
+    match bytes.get(4..6).and_then(|kind| kind.first_chunk()).map(|&kind| u16::from_le_bytes(kind)) {
+        Some(kind) if kind != HELLO => Err(FrameError::NotHello(kind)),
+        _ => Ok(scanned),
     }
 }
 

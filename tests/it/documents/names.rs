@@ -107,6 +107,7 @@ fn unknown_names(text: &str, of_c: &BTreeSet<&str>, of_cpp: &BTreeSet<&str>) -> 
         "RDZV_TLS_CLIENT_CA",
         "RDZV_TLS_KEY",
         "RDZV_TLS_SERVER_NAME",
+        "RDZV_TOKEN_FILE",
         "RDZV_UPDATE_ABI",
         "rdzv_id",
     ];

@@ -352,6 +352,28 @@ fn a_node_of_the_job_serves_the_rendezvous_to_its_end() {
 }
 
 #[test]
+fn nodes_with_the_token_meet_and_one_without_it_is_told() {
+    let port = free_port();
+    let folder = super::folder("tokens");
+    let file = |name: &str, secret: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, secret).expect("a token file");
+        path.to_str().expect("text").to_owned()
+    };
+    let token = file("right", "0123456789abcdef0123456789abcdef");
+    let wrong = file("wrong", "ffffffffffffffffffffffffffffffff");
+    let with = |token: &str, flags: &[&str]| {
+        node_without_server(&port, &[&["--auth-token-file", token], flags].concat(), "echo world $WORLD_SIZE")
+    };
+    let mut host = with(&token, &[]);
+    host.until(1, "waiting for nodes 1/2");
+    node_without_server(&port, &GUEST, "echo world").finish().with(1).tells("the server asks for a token");
+    with(&wrong, &GUEST).finish().with(1).tells("the server does not know the client's token");
+    with(&token, &GUEST).finish().with(0).says(1, "world 2");
+    host.finish().with(0).says(1, "world 2");
+}
+
+#[test]
 fn the_death_of_the_node_that_serves_the_rendezvous_ends_the_others_with_advice() {
     let port = free_port();
     let mut host = node_without_server(&port, &[], IDLE);

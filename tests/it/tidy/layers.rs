@@ -19,7 +19,7 @@ const fn module(path: &'static str, layer: u8, group: &'static str) -> Module {
 /// The layer of state machines without I/O; those of one group know none of another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 67] = [
+const MODULES: [Module; 70] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("key_hash", 0, "ground"),
@@ -29,6 +29,7 @@ const MODULES: [Module; 67] = [
     module("ordered", 0, "ground"),
     module("prelude", 0, "ground"),
     module("rng", 0, "ground"),
+    module("secret", 0, "ground"),
     module("shared", 0, "ground"),
     module("sorted", 0, "ground"),
     module("time", 0, "ground"),
@@ -47,6 +48,8 @@ const MODULES: [Module; 67] = [
     module("store::client_conn", MACHINES, "client_conn"),
     module("store::dial", MACHINES, "dial"),
     module("session", MACHINES, "session"),
+    module("auth", MACHINES, "auth"),
+    module("access", MACHINES, "auth"),
     module("barrier::by_keys", MACHINES, "barrier::by_keys"),
     module("barrier::service", MACHINES, "barrier::service"),
     module("workers", MACHINES, "workers"),

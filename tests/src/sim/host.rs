@@ -426,7 +426,11 @@ impl Host {
                     | Event::CertificatesKept { .. },
                 ) => {}
                 Output::Event(
-                    event @ (Event::SessionOpened { .. } | Event::SessionEnded { .. } | Event::Run { .. }),
+                    event @ (Event::SessionOpened { .. }
+                    | Event::SessionEnded { .. }
+                    | Event::Run { .. }
+                    | Event::TokensReloaded { .. }
+                    | Event::TokensKept { .. }),
                 ) => {
                     context.note(format_args!("server: {event}"));
                     if let Event::SessionOpened { conn, .. } = event {

@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use rendezvous_core::driver::channel::{Receiver, Sender, unbounded};
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::rendezvous::{
-    HandlerError, HostedServers, HostingError, NodeStore, RendezvousHandler, full_host_name,
+    HandlerError, HostSecurity, HostedServers, HostingError, NodeStore, RendezvousHandler, full_host_name,
 };
 use rendezvous_core::driver::resolve;
 use rendezvous_core::driver::server::{Server, StartErrorKind};
@@ -229,7 +229,9 @@ fn serve_store(
         Some(host) => String::from(&**host),
         None => full_host_name(token),
     };
-    let host = |listen: Option<&str>| HostedServers::default().host(&master_addr, serve.port, listen, None);
+    let host = |listen: Option<&str>| {
+        HostedServers::default().host(&master_addr, serve.port, listen, &HostSecurity::default())
+    };
     let server = match &serve.listen_addr {
         Some(listen) => host(Some(listen)),
         None if is_address(&master_addr) => match host(None) {

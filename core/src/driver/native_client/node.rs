@@ -2,8 +2,8 @@
 
 use super::inbox::{Queue, Weighted};
 use super::{
-    Joined, Loss, MemberInfo, NativeClient, NativeError, NativeRequest, NativeResponse, RunInfo, text_of,
-    wrong_response,
+    Joined, Loss, MemberInfo, NativeClient, NativeError, NativeRequest, NativeResponse, RunInfo, SessionInfo,
+    text_of, wrong_response,
 };
 use crate::driver::timeout::Timeout;
 use crate::error::Operation;
@@ -147,6 +147,33 @@ impl NativeClient {
         let response = self.request_within(&NativeRequest::RunInfo { run_id }, timeout)?;
         let NativeResponse::RunInfo(info) = response else { wrong_response() };
         Ok(info)
+    }
+
+    /// Returns all sessions of the server, by [`NativeRequest::Sessions`].
+    ///
+    /// # Errors
+    /// The reason why they are not known.
+    pub fn sessions(&self, timeout: Duration) -> Result<Vec<SessionInfo>, NativeError> {
+        let mut all: Vec<SessionInfo> = Vec::new();
+        loop {
+            let after = all.last().map_or(0, |last| last.session);
+            let response = self.request_within(&NativeRequest::Sessions { after }, timeout)?;
+            let NativeResponse::Sessions(sessions, more) = response else { wrong_response() };
+            all.extend(sessions);
+            if !more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Performs [`NativeRequest::EndSession`].
+    ///
+    /// # Errors
+    /// The reason why it was not ended.
+    pub fn end_session(&self, session: u64, timeout: Duration) -> Result<bool, NativeError> {
+        let response = self.request_within(&NativeRequest::EndSession { session }, timeout)?;
+        let NativeResponse::Outcome(holds) = response else { wrong_response() };
+        Ok(holds)
     }
 
     /// Performs [`NativeRequest::Members`].

@@ -5,6 +5,7 @@ use crate::driver::prelude::*;
 use crate::driver::socket::KeepAlive;
 use crate::driver::timeout::Timeouts;
 use crate::driver::tls::TlsConnector;
+use crate::driver::token_file::ClientToken;
 use crate::limits::FrameLimits;
 use crate::node::native_client::{NativeOptions, Unanswered};
 use crate::session::client::SessionOptions;
@@ -47,6 +48,8 @@ pub struct NativeClientOptions {
     pub pushed_bytes_max: usize,
     /// Ends the connecting. The calls of the client have tokens of their own.
     pub token: CancelToken,
+    /// Token that the client proves, and that the server must prove, too; `None`: no authentication.
+    pub auth_token: Option<ClientToken>,
 }
 
 impl Default for NativeClientOptions {
@@ -68,6 +71,7 @@ impl Default for NativeClientOptions {
             pushes_max: 4096,
             pushed_bytes_max: 128 << 20,
             token: CancelToken::new(),
+            auth_token: None,
         }
     }
 }

@@ -68,6 +68,11 @@ pub enum NativeRequest<'a> {
     /// [`NativeResponse::Members`]. For the round that forms next these are the nodes that have joined so far, whose
     /// ranks may still change.
     Members { run_id: &'a [u8], round: u64, first: u32, count_max: u32 },
+    /// Lists at most 1,024 sessions whose numbers follow `after`: [`NativeResponse::Sessions`]. Takes the right `all` of a
+    /// server with tokens.
+    Sessions { after: u64 },
+    /// Ends the session with this number: [`NativeResponse::Outcome`], whether there was one. Takes the right `all`.
+    EndSession { session: u64 },
     /// Ends the session with a goodbye to the server, so that the node is not considered dead.
     Close,
 }
@@ -102,6 +107,8 @@ impl<'a> NativeRequest<'a> {
             Self::CloseRun { .. } | Self::FailRun { .. } => Operation::Close,
             Self::RunInfo { .. } => Operation::RunInfo,
             Self::Members { .. } => Operation::Members,
+            Self::Sessions { .. } => Operation::Sessions,
+            Self::EndSession { .. } => Operation::EndSession,
             Self::Close => Operation::Bye,
         }
     }
@@ -206,6 +213,8 @@ impl<'a> NativeRequest<'a> {
             Self::Members { run_id, round, first, count_max } => {
                 ClientFrame::Members { run_id: Key::raw(run_id), round, first_node_rank: first, count_max }
             }
+            Self::Sessions { after } => ClientFrame::Sessions { after, count_max: u32::MAX },
+            Self::EndSession { session } => ClientFrame::EndSession { session },
             Self::Close => ClientFrame::Bye {},
         };
         EncodedRequest::new(self.operation(), &frame, span)

@@ -26,7 +26,7 @@ pub enum NativeResponse {
     Batch(Vec<BatchAnswer>),
     /// Result of a barrier.
     Barrier(BarrierResult),
-    /// Whether any participant waited at the cancelled barrier.
+    /// Whether any participant waited at the cancelled barrier, or whether there was a session to end.
     Outcome(bool),
     /// The watch has begun, at this revision of the store.
     Watching(u64),
@@ -38,6 +38,8 @@ pub enum NativeResponse {
     RunInfo(RunInfo),
     /// Members of a round.
     Members(Vec<MemberInfo>),
+    /// Sessions, and whether more follow.
+    Sessions(Vec<SessionInfo>, bool),
 }
 
 /// Result of a barrier.
@@ -168,6 +170,19 @@ pub struct MemberInfo {
     pub address: Box<[u8]>,
 }
 
+/// Session of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Its number.
+    pub session: u64,
+    /// Whether it has a connection.
+    pub is_connected: bool,
+    /// Name of the client's token; empty if the server asks for none.
+    pub auth_token: Box<str>,
+    /// Node name that the client gave.
+    pub node: Box<str>,
+}
+
 /// Request that awaits its response: what decoding the response and describing an error need of it.
 #[derive(Debug)]
 pub(in crate::driver) struct PendingRequest {
@@ -267,7 +282,16 @@ impl PendingRequest {
             (O::NamedBarrier, F::BarrierOver { generation, end }) => {
                 NativeResponse::Barrier(barrier_result(generation, end))
             }
-            (O::BarrierCancel, F::Outcome { holds, .. }) => NativeResponse::Outcome(holds),
+            (O::Sessions, F::SessionList { more, sessions }) => {
+                let sessions = sessions.iter().map(|entry| SessionInfo {
+                    session: entry.session,
+                    is_connected: entry.is_connected,
+                    auth_token: text_of(entry.token),
+                    node: text_of(entry.node),
+                });
+                NativeResponse::Sessions(sessions.collect(), more)
+            }
+            (O::BarrierCancel | O::EndSession, F::Outcome { holds, .. }) => NativeResponse::Outcome(holds),
             (O::Watch, F::Done { revision }) => NativeResponse::Watching(revision),
             (O::LeaseGrant | O::LeaseRevoke, F::Number { number, .. }) => NativeResponse::Number(number),
             (

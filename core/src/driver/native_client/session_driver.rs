@@ -9,9 +9,11 @@ use crate::driver::connection::Connection;
 use crate::driver::event_loop::{EventLoop, Ready, Token};
 use crate::driver::last_try::FailedTry;
 use crate::driver::prelude::*;
+use crate::driver::random::random;
 use crate::driver::resolve::{Found, HostLookup};
 use crate::driver::socket::{KeepAlive, classify, endpoint_text};
 use crate::driver::tls::TlsConnector;
+use crate::driver::token_file::ClientToken;
 use crate::error::{Cause, ErrorKind, Failure, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::node::multi_client::OwnedCall;
@@ -150,6 +152,7 @@ pub(in crate::driver) struct SessionDriver {
     node: Box<str>,
     keep_alive: Option<KeepAlive>,
     tls: Option<TlsConnector>,
+    auth_token: Option<ClientToken>,
     token: Token,
     /// Requests that await a response, or that may have to be sent again.
     requests: Map<u64, EncodedRequest>,
@@ -189,6 +192,7 @@ impl SessionDriver {
             node: options.node.as_str().into(),
             keep_alive: options.keep_alive,
             tls: options.tls.clone(),
+            auth_token: options.auth_token.clone(),
             token,
             requests: Map::new(),
             unread: VecDeque::new(),
@@ -356,6 +360,9 @@ impl SessionDriver {
                     }
                     Output::Connect(address) => {
                         self.disconnect();
+                        if let Some(auth_token) = &mut self.auth_token {
+                            self.machine.set_credentials(auth_token.current().clone());
+                        }
                         match Connection::start(address, self.keep_alive.as_ref(), events, self.token) {
                             Ok(connection) => self.started(connection),
                             Err(error) => self.connect_failed(&error),
@@ -547,8 +554,11 @@ impl SessionDriver {
                 }
                 ToWrite::Opening(label, identity) => {
                     out.put(&MAGIC);
-                    let hello = self.machine.hello(identity, self.node.as_bytes(), b"");
+                    let hello = self.machine.hello(identity, self.node.as_bytes(), random(), [0; 32]);
                     encode_frame(out, label, &hello)
+                }
+                ToWrite::Proof(label, identity) => {
+                    encode_frame(out, label, &self.machine.proof(identity, self.node.as_bytes()))
                 }
                 ToWrite::Request(id, label) => match self.requests.get(id) {
                     Some(encoded) => {

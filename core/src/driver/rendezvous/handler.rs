@@ -7,6 +7,7 @@ use crate::driver::prelude::*;
 use crate::driver::server::Server;
 use crate::driver::store::Store;
 use crate::driver::tls::TlsError;
+use crate::driver::token_file::TokenFileError;
 use crate::error::ErrorKind;
 use crate::rendezvous::error::RendezvousError;
 use crate::rendezvous::parameters::{ParametersError, RendezvousParameters};
@@ -90,6 +91,9 @@ pub enum HandlerError {
     /// The URL is invalid.
     #[error(transparent)]
     Url(#[from] UrlError),
+    /// The token file cannot be used.
+    #[error(transparent)]
+    Token(#[from] TokenFileError),
     /// This process could not host the store.
     #[error(transparent)]
     Hosting(#[from] HostingError),

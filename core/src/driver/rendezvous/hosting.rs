@@ -4,6 +4,7 @@
 use crate::driver::prelude::*;
 use crate::driver::server::{Family, Listen, Server, ServerOptions, StartError};
 use crate::driver::tls::TlsAcceptor;
+use crate::driver::token_file::ServerTokens;
 use crate::node::server::Event;
 use crate::opaque::opaque_debug;
 use alloc::sync::Weak;
@@ -36,6 +37,15 @@ opaque_debug!(HostedServers);
 /// Function that gets the events of a context's servers. It must not block.
 type ServerObserver = dyn Fn(&Event) + Send + Sync;
 
+/// What a hosted server asks of native clients.
+#[derive(Debug, Default)]
+pub struct HostSecurity {
+    /// TLS.
+    pub tls: Option<TlsAcceptor>,
+    /// Proof of a token.
+    pub auth_tokens: Option<ServerTokens>,
+}
+
 impl HostedServers {
     /// Sets the observer of the servers that are started from now on. The first one stays.
     pub fn observe(&self, observer: impl Fn(&Event) + Send + Sync + 'static) {
@@ -46,7 +56,7 @@ impl HostedServers {
     ///
     /// It listens at `listen_host` if that is given. Otherwise it listens at `host` if that is an address or
     /// `localhost`. If `host` is a name it listens on all interfaces, since a host often resolves its own name to a
-    /// loopback address. A server that runs already keeps its own TLS.
+    /// loopback address. A server that runs already keeps its own TLS and tokens.
     ///
     /// # Errors
     /// The server cannot listen there.
@@ -55,7 +65,7 @@ impl HostedServers {
         host: &str,
         port: u16,
         listen_host: Option<&str>,
-        tls: Option<&TlsAcceptor>,
+        security: &HostSecurity,
     ) -> Result<Arc<Server>, HostingError> {
         // Held during the start, so that only one of two concurrent callers starts the server.
         let mut servers = self.servers.locked();
@@ -76,7 +86,8 @@ impl HostedServers {
                     observer(event);
                 }
             });
-            Server::start(ServerOptions { listen, tls: tls.cloned(), observer, ..ServerOptions::on("", 0) })
+            let (tls, auth_tokens) = (security.tls.clone(), security.auth_tokens.clone());
+            Server::start(ServerOptions { listen, tls, auth_tokens, observer, ..ServerOptions::on("", 0) })
         };
         let started = match start(listen) {
             // A host without IPv6 cannot listen at `::`.
@@ -117,26 +128,26 @@ mod tests {
 
     #[test]
     fn one_port_one_server() {
-        let servers = HostedServers::default();
-        let first = servers.host("127.0.0.1", 0, None, None).expect("a server");
+        let (servers, open) = (HostedServers::default(), HostSecurity::default());
+        let first = servers.host("127.0.0.1", 0, None, &open).expect("a server");
         let port = first.local_addr().port();
-        let second = servers.host("127.0.0.1", port, None, None).expect("the same");
+        let second = servers.host("127.0.0.1", port, None, &open).expect("the same");
         assert!(Arc::ptr_eq(&first, &second));
-        let other = servers.host("127.0.0.1", 0, None, None).expect("another");
+        let other = servers.host("127.0.0.1", 0, None, &open).expect("another");
         assert_ne!(other.local_addr().port(), port);
         // Another context knows nothing of it.
-        let error = HostedServers::default().host("127.0.0.1", port, None, None).expect_err("taken");
+        let error = HostedServers::default().host("127.0.0.1", port, None, &open).expect_err("taken");
         assert_eq!(error.cause.kind, crate::driver::server::StartErrorKind::AddressInUse);
         drop((first, second));
-        let again = servers.host("127.0.0.1", port, None, None).expect("it is free again");
+        let again = servers.host("127.0.0.1", port, None, &open).expect("it is free again");
         assert_eq!(again.local_addr().port(), port);
     }
 
     #[test]
     fn where_it_listens() {
-        let servers = HostedServers::default();
+        let (servers, open) = (HostedServers::default(), HostSecurity::default());
         let ip = |host, listen_host| {
-            servers.host(host, 0, listen_host, None).expect("a server").local_addr().ip().to_string()
+            servers.host(host, 0, listen_host, &open).expect("a server").local_addr().ip().to_string()
         };
         assert_eq!(ip("127.0.0.1", None), "127.0.0.1");
         assert_eq!(ip("node-0.example", Some("127.0.0.1")), "127.0.0.1");

@@ -4,7 +4,7 @@ use super::handler::{
     CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage, lock_join,
 };
 use super::host_name::{full_host_name, host_name};
-use super::hosting::{HostedServers, address_of};
+use super::hosting::{HostSecurity, HostedServers, address_of};
 use super::last_rounds::LastRounds;
 use super::units::with_units;
 use crate::driver::cancel::Canceller;
@@ -19,6 +19,7 @@ use crate::driver::server::{Server, StartErrorKind};
 use crate::driver::socket::endpoint_text;
 use crate::driver::store::{Store, Timeouts as StoreTimeouts};
 use crate::driver::tls::{TlsAcceptor, TlsClientOptions, TlsConnector, TlsError, TlsServerOptions};
+use crate::driver::token_file::{ClientToken, ServerTokens};
 use crate::error::{ErrorKind, Operation, Span};
 use crate::rendezvous::error::{Backing, RendezvousError, RendezvousErrorKind};
 use crate::rendezvous::parameters::RendezvousParameters;
@@ -162,8 +163,10 @@ impl RdzvRendezvous {
         if !here {
             return Ok(None);
         }
-        let acceptor = tls_acceptor(&self.settings)?;
-        match self.servers.host(host, *port, listen_host.as_deref(), acceptor.as_ref()) {
+        let file = self.settings.auth_token_file.as_ref();
+        let auth_tokens = file.map(|path| ServerTokens::open(path.as_ref())).transpose()?;
+        let security = HostSecurity { tls: tls_acceptor(&self.settings)?, auth_tokens };
+        match self.servers.host(host, *port, listen_host.as_deref(), &security) {
             Ok(server) => Ok(Some(server)),
             // Another process of this host was faster: it hosts the server.
             Err(error)
@@ -448,7 +451,8 @@ pub(in crate::driver) fn session_options(
     settings: &RdzvSettings,
     node: &str,
     connect_timeout: Duration,
-) -> Result<NativeClientOptions, TlsError> {
+) -> Result<NativeClientOptions, HandlerError> {
+    let file = settings.auth_token_file.as_ref();
     Ok(NativeClientOptions {
         node: node.into(),
         grace: settings.grace,
@@ -457,6 +461,7 @@ pub(in crate::driver) fn session_options(
         connect_timeout,
         timeouts: StoreTimeouts { call: settings.read_timeout, ..StoreTimeouts::default() },
         tls: tls_connector(settings)?,
+        auth_token: file.map(|path| ClientToken::open(path.as_ref())).transpose()?,
         ..NativeClientOptions::default()
     })
 }

@@ -4,7 +4,7 @@
 use super::handler::{
     CreateHandler, HandlerError, NODE_NAMES_MAX, NodeStore, Progress, RendezvousHandler, Stage, lock_join,
 };
-use super::hosting::{HostedServers, HostingError, address_of};
+use super::hosting::{HostSecurity, HostedServers, HostingError, address_of};
 use super::process_claim::{process_claim, start_time};
 use super::units::with_units;
 use crate::driver::cancel::Canceller;
@@ -461,7 +461,7 @@ impl StoreLocation<'_> {
         options: StoreOptions,
     ) -> Result<NodeStore, HandlerError> {
         let server = if self.is_host {
-            Some(servers.host(self.host, self.port, self.listen_host, None)?)
+            Some(servers.host(self.host, self.port, self.listen_host, &HostSecurity::default())?)
         } else {
             None
         };

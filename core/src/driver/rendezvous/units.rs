@@ -4,12 +4,27 @@ use crate::prelude::*;
 use crate::rendezvous::integer::parse_integer;
 use crate::rendezvous::parameters::{ConfigValue, DURATIONS, ParametersError, RendezvousParameters};
 
-/// Parses `30s`, `500ms`, `1h 30min`, or a plain number of units of `unit_s` seconds.
-pub fn parse_duration(text: &str, unit_s: f64) -> Option<Duration> {
-    match text.trim().parse::<f64>() {
-        Ok(number) => Duration::try_from_secs_f64(number * unit_s).ok(),
-        Err(_) => humantime::parse_duration(text).ok(),
+/// Parses `30s`, `500ms`, `1h 30min`, or a plain number of units, also with a fraction.
+pub fn parse_duration(text: &str, unit: Duration) -> Option<Duration> {
+    parse_decimal(text.trim(), unit).or_else(|| humantime::parse_duration(text).ok())
+}
+
+/// Parses digits with or without a point. (The parser of floating-point numbers would add 15 KB to the library.)
+fn parse_decimal(text: &str, unit: Duration) -> Option<Duration> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let are_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !are_digits(whole) || !are_digits(fraction) {
+        return None;
     }
+    let mut nanos = whole.parse::<u64>().ok().map(|units| u128::from(units) * unit.as_nanos())?;
+    let mut of_digit = unit.as_nanos();
+    for digit in fraction.bytes() {
+        of_digit /= 10;
+        nanos += u128::from(digit - b'0') * of_digit;
+    }
+    let second = Duration::from_secs(1).as_nanos();
+    let seconds = u64::try_from(nanos / second).ok()?;
+    Some(Duration::new(seconds, u32::try_from(nanos % second).unwrap_or_default()))
 }
 
 /// Replaces durations with units or fractions by their seconds. Whole seconds stay text, as the backends read them.
@@ -25,7 +40,7 @@ pub fn with_units(parameters: &RendezvousParameters) -> Result<RendezvousParamet
         {
             let not_a_duration =
                 || ParametersError::NotDuration { key: key.as_str().into(), value: text.as_str().into() };
-            let span = parse_duration(text, 1.0).ok_or_else(not_a_duration)?;
+            let span = parse_duration(text, Duration::from_secs(1)).ok_or_else(not_a_duration)?;
             read.config.insert(key.clone(), ConfigValue::Float(span.as_secs_f64()));
         }
     }
@@ -60,8 +75,30 @@ mod tests {
     }
 
     #[test]
+    fn a_plain_number_counts_its_units() {
+        let (second, milli) = (Duration::from_secs(1), Duration::from_millis(1));
+        assert_eq!(parse_duration("0", second), Some(Duration::ZERO));
+        assert_eq!(parse_duration(" 1.000000001 ", second), Some(Duration::new(1, 1)));
+        assert_eq!(parse_duration("0.10", second), Some(Duration::from_millis(100)));
+        assert_eq!(parse_duration("2.5", milli), Some(Duration::from_micros(2500)));
+        assert_eq!(parse_duration("18446744073709551615", second), Some(Duration::from_secs(u64::MAX)));
+    }
+
+    #[test]
     fn what_is_no_duration_is_refused_with_its_name() {
-        for text in ["soon", "30 lightyears", "-1s", "1,5s", "nan", ""] {
+        for text in [
+            "soon",
+            "30 lightyears",
+            "-1s",
+            "1,5s",
+            "nan",
+            "",
+            ".",
+            "1.",
+            "1e3",
+            "1.5.5",
+            "99999999999999999999",
+        ] {
             let error = with_units(&parameters().with("join_timeout", text)).expect_err("no duration");
             let expected =
                 format!("The rendezvous configuration option 'join_timeout' is '{text}', not a duration");

@@ -5,11 +5,13 @@
 //! the buffer has emptied the socket (epoll(7)), unless the peer has closed. A steady request costs one read and one
 //! write.
 
+use crate::access::{Access, Network};
 use crate::driver::channel::Receiver;
 use crate::driver::clock::{Clock, since_1970};
 use crate::driver::random::random;
 use crate::driver::socket::is_newcomers_fault;
 use crate::driver::tls::TlsAcceptor;
+use crate::driver::token_file::ServerTokens;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::node::server::{Event, Input, Output, ServerInstance, Stats};
@@ -60,6 +62,9 @@ struct Peer {
     read_closed: bool,
 }
 
+/// Who is served: TLS, tokens, and the networks of c10d clients.
+type Rules = (Option<TlsAcceptor>, Option<ServerTokens>, Option<Vec<Network>>);
+
 pub(super) struct Reactor {
     poll: Poll,
     waker: Arc<Waker>,
@@ -69,6 +74,8 @@ pub(super) struct Reactor {
     clock: Clock,
     machine: TlsServer,
     acceptor: Option<TlsAcceptor>,
+    access: Access,
+    auth_tokens: Option<ServerTokens>,
     peers: Slab<Peer>,
     /// Number of times that each slot was used. It outlives the peers.
     generations: Vec<u32>,
@@ -95,7 +102,7 @@ enum Accepting {
 impl Reactor {
     pub(super) fn new(
         listeners: Vec<std::net::TcpListener>,
-        (limits, acceptor): (ServerLimits, Option<TlsAcceptor>),
+        (limits, (acceptor, auth_tokens, c10d_from)): (ServerLimits, Rules),
         commands: Receiver<Command>,
         observer: Box<dyn FnMut(&Event) + Send>,
     ) -> io::Result<Self> {
@@ -109,15 +116,21 @@ impl Reactor {
         if let Some(acceptor) = &acceptor {
             machine.configure(acceptor.current());
         }
+        let tokens = auth_tokens.as_ref().map(|file| file.tokens().clone());
+        let access = Access { tokens, c10d_from: c10d_from.map(Vec::into_boxed_slice) };
+        let clock = Clock::new();
+        machine.handle(clock.now(), Input::Access(&access)).expect("always accepted");
         Ok(Self {
             poll,
             waker,
             listeners,
             commands,
             observer,
-            clock: Clock::new(),
+            clock,
             machine,
             acceptor,
+            access,
+            auth_tokens,
             peers: Slab::new(),
             generations: Vec::new(),
             to_read: VecDeque::new(),
@@ -264,6 +277,7 @@ impl Reactor {
         for _ in 0..ACCEPTS_PER_ITERATION {
             match self.listeners[index].accept() {
                 Ok((socket, address)) => {
+                    self.reload_tokens(now);
                     if !self.register(now, socket, address) {
                         return paused;
                     }
@@ -275,6 +289,21 @@ impl Reactor {
             }
         }
         Accepting::Ready
+    }
+
+    /// Gives the machine the tokens of a changed file, before it meets the next client.
+    fn reload_tokens(&mut self, now: Instant) {
+        let Some(file) = &mut self.auth_tokens else { return };
+        match file.reload() {
+            Ok(false) => {}
+            Ok(true) => {
+                self.access.tokens = Some(file.tokens().clone());
+                let count = file.tokens().count();
+                self.machine.handle(now, Input::Access(&self.access)).expect("always accepted");
+                (self.observer)(&Event::TokensReloaded { count });
+            }
+            Err(error) => (self.observer)(&Event::TokensKept { error: error.to_string() }),
+        }
     }
 
     /// Returns false if the system cannot watch another socket. The peer sees its connection close.

@@ -68,6 +68,8 @@ pub enum ToWrite {
     Identify,
     /// The magic, then [`NativeClient::hello`] with this label.
     Opening(Label, Identity),
+    /// [`NativeClient::proof`] with this label.
+    Proof(Label, Identity),
     /// The request with this id, with this label.
     Request(u64, Label),
     /// This frame, with this label.

@@ -18,9 +18,9 @@ pub const fn kind_of(code: FaultCode) -> ErrorKind {
         | C::FalseAcknowledgement
         | C::TlsRequired => ErrorKind::WrongProtocol,
         C::NotFound | C::UnknownLease | C::UnknownRound | C::UnknownGeneration => ErrorKind::NotFound,
-        C::Unauthenticated | C::NotANumber | C::InvalidArgument | C::NotAParticipant => {
-            ErrorKind::InvalidArgument
-        }
+        C::NotANumber | C::InvalidArgument | C::NotAParticipant => ErrorKind::InvalidArgument,
+        C::Unauthenticated => ErrorKind::Unauthenticated,
+        C::PermissionDenied => ErrorKind::PermissionDenied,
         C::BarrierConflict | C::BoundsConflict | C::AlreadyJoined => ErrorKind::Conflict,
         C::CoolingDown | C::TooLong | C::StoreFull | C::TooManyPending | C::TooManySessions | C::TooMany => {
             ErrorKind::LimitExceeded
@@ -73,10 +73,16 @@ impl fmt::Display for Describe<'_> {
             C::UnknownFlags => write!(f, "the server does not know the flags {first:#06x}")?,
             C::UnexpectedFrame => write!(f, "a frame of kind {first:#06x} was not expected")?,
             C::FalseAcknowledgement => write!(f, "frame {first} was acknowledged, but {second} is the last")?,
-            C::Unauthenticated => f.write_str("the server did not accept the credentials")?,
             C::TlsRequired => {
                 f.write_str("the server requires TLS: give this client the file of trusted CAs (--tls-ca)")?
             }
+            C::Unauthenticated => f.write_str(match first {
+                1 => "the server asks for a token, and the client has none (auth-token-file)",
+                2 => "the server does not know the client's token, or its secret is another one",
+                3 => "the client has a token, and the server asks for none, so it cannot prove that it knows it",
+                _ => "the server did not accept the client",
+            })?,
+            C::PermissionDenied => f.write_str("the client's token does not allow the request")?,
             C::UnknownLease => write!(f, "no lease {first}")?,
             C::UnknownRound => write!(f, "no round {first}; the current one is {second}")?,
             C::BarrierConflict if first > 0 => write!(f, "the barrier was begun for {first} participants")?,
@@ -136,6 +142,7 @@ pub fn failure_of_end(end: End, cause: Cause) -> Failure {
         End::Server(Why::Protocol) | End::Protocol => ErrorKind::WrongProtocol,
         End::Server(_) => ErrorKind::SessionEnded,
         End::Refused(code, ..) => kind_of(code),
+        End::Unproven => ErrorKind::Unauthenticated,
     };
     Failure::new(kind, Phase::Waiting, cause)
 }
@@ -152,6 +159,7 @@ impl fmt::Display for DescribeEnd {
             End::Connection => f.write_str("the session ended with its connection"),
             End::GracePassed => f.write_str("the session was not resumed within its grace"),
             End::Protocol => f.write_str("the server violated the protocol"),
+            End::Unproven => f.write_str("the server has not proven that it knows the client's token"),
         }
     }
 }
@@ -185,6 +193,7 @@ mod tests {
             End::Connection,
             End::GracePassed,
             End::Protocol,
+            End::Unproven,
         ] {
             let kind = failure_of_end(end, Cause::Closed).kind;
             table += &format!("{end:?} {kind:?}: {}\n", DescribeEnd(end));

@@ -1,9 +1,9 @@
 //! Table of connections, and the buffer pool that they share.
 
 use super::event::{CloseReason, InputError};
+use crate::access::Challenge;
 use crate::ids::ConnId;
 use crate::prelude::*;
-use crate::session::table::SessionId;
 use crate::shared::SharedBytes;
 use crate::store::server_conn::{self, BufferPool, Outbox, OutboxWriter, ServerConn, held_bytes};
 use crate::wire::sink::Sink;
@@ -44,8 +44,18 @@ pub(super) struct Conn {
 pub(super) enum Protocol {
     Unknown,
     C10d(ServerConn),
-    /// With its session, once WELCOME has been sent.
-    Native(Option<SessionId>),
+    Native(Greeting),
+}
+
+/// How far the greeting of a native client has come.
+#[derive(Debug)]
+pub(super) enum Greeting {
+    /// HELLO is due.
+    Awaited,
+    /// The client has to prove its token with a second HELLO.
+    Challenged(Box<Challenge>),
+    /// WELCOME has been sent.
+    Done,
 }
 
 impl Protocol {
@@ -53,7 +63,7 @@ impl Protocol {
         match self {
             Self::Unknown => false,
             Self::C10d(machine) => machine.has_greeted(),
-            Self::Native(session) => session.is_some(),
+            Self::Native(greeting) => matches!(greeting, Greeting::Done),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Inputs and outputs of a server.
 
+use crate::access::{Access, AuthToken};
 use crate::error::OneLine;
 use crate::ids::ConnId;
 use crate::prelude::*;
@@ -68,6 +69,9 @@ pub enum Input<'a> {
         /// Connection of the client.
         conn: ConnId,
     },
+    /// From now on, these rules hold for clients that connect. The first input, if there are any. Sessions keep the
+    /// rights that they have until they connect again.
+    Access(&'a Access),
     /// The server stops: it notifies native clients. Afterwards only [`Input::Sent`] may follow.
     Stop,
     /// Time passed.
@@ -129,6 +133,8 @@ pub enum Event {
         conn: ConnId,
         /// Node name that the client gave.
         node: Box<[u8]>,
+        /// Token that the client has proven, if the server asks for one.
+        token: Option<Arc<AuthToken>>,
     },
     /// A session has ended, with its waits, watches, leases, arrivals and its part in a run.
     SessionEnded {
@@ -147,6 +153,16 @@ pub enum Event {
     CertificatesKept {
         /// Reason why they cannot be used.
         error: Box<str>,
+    },
+    /// The token file has changed, and its tokens hold for clients that connect from now on.
+    TokensReloaded {
+        /// Number of tokens.
+        count: usize,
+    },
+    /// The token file has changed and cannot be used. The tokens that were read before still hold.
+    TokensKept {
+        /// What is wrong.
+        error: String,
     },
     /// A run of the rendezvous has changed.
     Run {
@@ -184,10 +200,12 @@ impl Event {
             Self::Closed { reason, .. } if !reason.is_expulsion() => Severity::Routine,
             // A store's handle that is freed closes its connection without a goodbye. Only a node of a run is missed.
             Self::CertificatesRenewed
+            | Self::TokensReloaded { .. }
             | Self::Run { .. }
             | Self::SessionEnded { run_id: None, why: Why::Connection, .. } => Severity::Notable,
             Self::Exposed { .. }
             | Self::CertificatesKept { .. }
+            | Self::TokensKept { .. }
             | Self::Closed { .. }
             | Self::SessionEnded { .. } => Severity::Warning,
         }
@@ -201,14 +219,15 @@ impl fmt::Display for Event {
             Self::Exposed { addr } => write!(
                 f,
                 "{addr} is not a loopback address, and clients need not authenticate themselves: each that reaches it can \
-                 read and write every key. Bind a loopback address, or one of a network that only the job's hosts can \
-                 reach"
+                 read and write every key. Ask for tokens (--auth-token-file, or auth_token_file of the server's options), or \
+                 bind a loopback address"
             ),
             Self::Accepted { conn, peer } => write!(f, "{conn:?} accepted peer={peer}"),
             Self::Closed { conn, peer, reason } => write!(f, "{conn:?} closed peer={peer}: {reason}"),
-            Self::SessionOpened { session, conn, node } => {
+            Self::SessionOpened { session, conn, node, token } => {
                 write!(f, "session {} opened on {conn:?} node=", session.0)?;
-                write_lossy(f, node)
+                write_lossy(f, node)?;
+                token.as_ref().map_or(Ok(()), |token| write!(f, " token={}", token.name))
             }
             Self::SessionEnded { session, node, run_id, why } => {
                 write!(f, "session {} ended node=", session.0)?;
@@ -222,6 +241,8 @@ impl fmt::Display for Event {
             Self::CertificatesKept { error } => {
                 write!(f, "the changed certificates cannot be used, so the earlier ones stay: {error}")
             }
+            Self::TokensReloaded { count } => write!(f, "{count} tokens read from the changed token file"),
+            Self::TokensKept { error } => write!(f, "the earlier tokens still hold: {error}"),
             Self::Run { run_id, round, action, reason } => {
                 write!(f, "run={run_id} round={round} {action}: {reason}")
             }
@@ -250,6 +271,9 @@ pub enum CloseReason {
     /// The session has ended.
     #[error("the session is over: {0}")]
     SessionOver(Why),
+    /// The server does not serve c10d clients from this address.
+    #[error("c10d clients are not served from this address (option allow-c10d-from)")]
+    C10dNotAllowed,
     /// The peer violated the c10d protocol.
     #[error("protocol violation: {0}")]
     Protocol(FrameError),
@@ -310,6 +334,7 @@ impl CloseReason {
             Self::Protocol(_)
             | Self::NativeProtocol(_)
             | Self::SessionRefused(_)
+            | Self::C10dNotAllowed
             | Self::Refused(_)
             | Self::Tls(_)
             | Self::TlsNotConfigured

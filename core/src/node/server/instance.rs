@@ -1,5 +1,6 @@
 //! Values that the server is given when it starts. The server draws no random numbers itself.
 
+use crate::auth::Bytes32;
 use crate::opaque::opaque_debug;
 use crate::rng::Rng;
 use core::hash::Hasher;
@@ -15,7 +16,7 @@ pub struct ServerInstance {
     /// Revision of the empty store. It must be above all revisions of earlier starts, so that no request which names one
     /// of those means a change of this start.
     pub first_revision: u64,
-    /// Secret from which session tokens are derived. A process that knows it can take over any session, so it must come
+    /// Secret from which session tokens and nonces are derived. A process that knows it can take over any session, so it must come
     /// from the system's entropy source.
     pub token_key: [u8; 16],
 }
@@ -36,10 +37,26 @@ impl ServerInstance {
 
     /// Returns the token for the HELLO with this number. The server counts them from 1.
     pub(super) fn token(&self, number: u64) -> [u8; 16] {
+        self.secret_of(number).finish128().as_bytes()
+    }
+
+    /// Returns the nonce for the HELLO with this number.
+    pub(super) fn nonce(&self, number: u64) -> Bytes32 {
+        let mut nonce = [0; 32];
+        for (half, bytes) in (0..).zip(nonce.chunks_exact_mut(16)) {
+            // Longer than what a token is made from, so that no nonce is half a token.
+            let mut hasher = self.secret_of(number);
+            hasher.write_u64(half);
+            bytes.copy_from_slice(&hasher.finish128().as_bytes());
+        }
+        nonce
+    }
+
+    fn secret_of(&self, number: u64) -> SipHasher24 {
         let mut hasher = SipHasher24::new_with_key(&self.token_key);
         hasher.write_u64(self.incarnation);
         hasher.write_u64(number);
-        hasher.finish128().as_bytes()
+        hasher
     }
 }
 
@@ -57,6 +74,15 @@ mod tests {
         ];
         assert!(!others.contains(&instance.token(1)));
         assert_eq!(instance.token(1), ServerInstance::from_seed(1).token(1));
+    }
+
+    #[test]
+    fn nonces_differ_and_tell_nothing_of_tokens() {
+        let instance = ServerInstance::from_seed(1);
+        let (nonce, token) = (instance.nonce(1), instance.token(1));
+        assert_ne!(nonce, instance.nonce(2));
+        assert_ne!(nonce[..16], nonce[16..]);
+        assert!(nonce[..16] != token && nonce[16..] != token);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! waits, watches, rounds, fences) is done before the next frame is parsed, as far as the turn's budget allows.
 
 mod barriers;
+mod greeting;
 mod jobs;
 mod rounds;
 mod store;
@@ -11,23 +12,25 @@ mod watching;
 pub use rounds::why_over;
 
 use super::Budget;
-use super::conns::{Conns, Protocol};
+use super::conns::{Conns, Greeting, Protocol};
 use super::event::{CloseReason, Event, Stats};
 use super::instance::ServerInstance;
+use crate::access::{Access, AuthToken};
 use crate::barrier::service::Barriers;
 use crate::ids::ConnId;
 use crate::limits::{ServerLimits, SessionLimits};
 use crate::ordered::{Map, Named};
 use crate::prelude::*;
 use crate::rendezvous::service::Rendezvous;
-use crate::session::table::{FrameRefused, Hello, Input, Outcome, Output, Scratch, SessionId, Sessions};
+use crate::session::table::{FrameRefused, Input, Outcome, Output, Scratch, SessionId, Sessions};
 use crate::store::engine::{Engine, PrefixRemoved};
 use crate::wire::native::{
-    ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, Scan, ServerFrame,
-    Why, append_frame, body_bytes_max, negotiate, scan, scan_opening,
+    ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, MAGIC, Message as _,
+    Scan, ServerFrame, Why, append_frame, body_bytes_max, negotiate, scan, scan_hello, scan_opening,
 };
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
+use greeting::Authenticated;
 use jobs::Jobs;
 use rounds::Part;
 use waiting::Waiting;
@@ -40,6 +43,7 @@ const ANSWER_WORK: u64 = 5;
 pub(super) struct ServerContext<'s> {
     pub(super) now: Instant,
     pub(super) limits: &'s ServerLimits,
+    pub(super) access: &'s Access,
     pub(super) engine: &'s mut Engine,
     pub(super) conns: &'s mut Conns,
     pub(super) stats: &'s mut Stats,
@@ -102,6 +106,8 @@ pub(super) struct Native {
     /// Number of sessions by node name.
     nodes: Named<usize>,
     rendezvous: Rendezvous,
+    /// Tokens of the sessions, if the server asks for them.
+    tokens: Map<SessionId, Arc<AuthToken>>,
     /// Parts of the sessions that are in a run.
     parts: Map<SessionId, Part>,
     /// Connections to close once their answers have been sent.
@@ -125,6 +131,7 @@ impl Native {
             barriers: Barriers::new(limits.barrier, instance.hash_key),
             nodes: Named::new(),
             rendezvous: Rendezvous::new(limits.rendezvous),
+            tokens: Map::new(),
             parts: Map::new(),
             to_close: VecDeque::new(),
             stopped: false,
@@ -145,12 +152,12 @@ impl Native {
         self.sessions.largest_holder()
     }
 
-    /// Ends a session because it holds too much.
-    pub(super) fn expel(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
+    /// Ends a session, whatever its client does.
+    pub(super) fn expel(&mut self, context: &mut ServerContext<'_>, session: SessionId, why: Why) {
         // A session with a connection is counted when the connection is closed.
         context.stats.expelled += u64::from(self.sessions.conn_of(session).is_none());
-        // The caller has just found the session, so this does not fail.
-        let _ = self.sessions.handle(context.now, Input::Expel { session });
+        // The end of a session is never refused.
+        let _ = self.sessions.handle(context.now, Input::Expel { session, why });
         self.drain_sessions(context);
     }
 
@@ -189,19 +196,18 @@ impl Native {
         conn: ConnId,
         input: &[u8],
     ) -> Result<Next, CloseReason> {
-        let is_open = context.conns.get(conn).is_some_and(|conn| conn.protocol.has_greeted());
         let limits = &context.limits.frame;
-        let scanned = if is_open { scan(input, From::Client, limits) } else { scan_opening(input, limits) };
+        let (is_open, before, scanned) = match context.conns.get(conn).map(|conn| &conn.protocol) {
+            Some(Protocol::Native(Greeting::Done)) => (true, 0, scan(input, From::Client, limits)),
+            Some(Protocol::Native(Greeting::Challenged(_))) => (false, 0, scan_hello(input, limits)),
+            _ => (false, MAGIC.len(), scan_opening(input, limits)),
+        };
         let (header, bytes) = match scanned {
-            Ok(Scan::Whole { header, bytes }) => (header, bytes),
+            Ok(Scan::Whole { header, bytes }) => (header, before + bytes),
             Ok(Scan::Partial { bytes }) => return Ok(Next::Partial { bytes }),
             Err(error) => return Err(self.reject(context, conn, error)),
         };
-        let start = bytes - header.body_bytes as usize;
-        let bytes = if is_open { bytes } else { bytes + crate::wire::native::MAGIC.len() };
-        let start = if is_open { start } else { start + crate::wire::native::MAGIC.len() };
-        debug_assert!(start >= HEADER_BYTES);
-        let body = &input[start..bytes];
+        let body = &input[before + HEADER_BYTES..bytes];
         context.stats.requests += 1;
         context.budget.subtract(ANSWER_WORK);
         let had_released = self.has_released();
@@ -262,38 +268,18 @@ impl Native {
                 return refuse(self, context, fault);
             }
         };
-        let ClientFrame::Hello {
-            version_min,
-            version_max,
-            incarnation,
-            session,
-            token,
-            grace_ms,
-            heartbeat_ms,
-            heartbeats_missed_max,
-            node,
-            auth: _,
-        } = frame
-        else {
+        let ClientFrame::Hello { version_min, version_max, .. } = frame else {
             return refuse(self, context, Fault::new(FaultCode::Malformed, HELLO.into(), 0));
         };
         if let Err(fault) = negotiate(version_min, version_max) {
             return refuse(self, context, fault);
         }
         self.opened_total += 1;
-        let hello = Hello {
-            incarnation,
-            session,
-            token,
-            received: header.sequence,
-            grace_ms,
-            heartbeat_ms,
-            heartbeats_missed_max,
-            node,
-        };
-        let fresh_token = self.instance.token(self.opened_total);
-        // A connection opens one session only: `is_open` was checked before.
-        let _ = self.sessions.handle(context.now, Input::Hello { conn, hello, fresh_token });
+        match self.authenticate(context, conn, &frame) {
+            Ok(Authenticated::As(token)) => self.greet(context, conn, (header.sequence, &frame), token),
+            Ok(Authenticated::Challenged) => {}
+            Err(fault) => return refuse(self, context, fault),
+        }
         Ok(())
     }
 
@@ -362,7 +348,22 @@ impl Native {
     }
 
     fn request(&mut self, context: &mut ServerContext<'_>, request: RequestId, frame: &ClientFrame<'_>) {
+        if let Err(denied) = self.check_rights(request.session, frame) {
+            let text = denied.to_string();
+            let fault = Fault::new(FaultCode::PermissionDenied, frame.kind().into(), 0);
+            return self.fail(context, request, Fault { text: text.as_bytes(), ..fault });
+        }
         match *frame {
+            ClientFrame::Sessions { after, count_max } => {
+                self.list_sessions(context, request, after, count_max)
+            }
+            ClientFrame::EndSession { session } => {
+                let session = SessionId(session);
+                let holds = self.sessions.node_of(session).is_some();
+                self.expel(context, session, Why::EndedByAdmin);
+                let revision = context.engine.revision();
+                self.answer(context, request, &ServerFrame::Outcome { holds, revision });
+            }
             ClientFrame::Cancel { request: id } => {
                 let holds = self.cancel(context, RequestId { id, ..request });
                 let revision = context.engine.revision();
@@ -496,7 +497,7 @@ impl Native {
                 Output::Welcome { conn, session, token, resumed, request_last, granted } => {
                     context.engine.start_history(context.limits.history);
                     if let Some(conn) = context.conns.at(conn) {
-                        conn.protocol = Protocol::Native(Some(session));
+                        conn.protocol = Protocol::Native(Greeting::Done);
                     }
                     let (limits, kept) = (&context.limits.frame, &context.limits.session);
                     let welcome = ServerFrame::Welcome {
@@ -524,7 +525,8 @@ impl Native {
                     } else {
                         let node: Box<[u8]> = self.sessions.node_of(session).unwrap_or_default().into();
                         *self.nodes.entry(&node, || 0) += 1;
-                        context.events.push_back(Event::SessionOpened { session, conn, node });
+                        let token = self.tokens.get(session).cloned();
+                        context.events.push_back(Event::SessionOpened { session, conn, node, token });
                     }
                 }
                 Output::Refused { conn, fault } => {
@@ -553,6 +555,7 @@ impl Native {
 
     /// Ends all that belongs to a session that has ended.
     fn end_session(&mut self, context: &mut ServerContext<'_>, session: SessionId, node: &[u8], why: Why) {
+        self.tokens.remove(session);
         self.end_waits(context, session);
         self.end_watches(context, session);
         self.end_arrivals(context, session, node, why);

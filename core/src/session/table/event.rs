@@ -60,10 +60,12 @@ pub enum Input<'a> {
         /// [`Why::Connection`], [`Why::HostSilent`] or [`Why::Protocol`].
         why: Why,
     },
-    /// The server ends a session because it holds more than the limit allows.
+    /// The server ends a session, whatever its client does.
     Expel {
         /// Session to end.
         session: SessionId,
+        /// [`Why::Limit`], because it holds more than the limit allows, or [`Why::EndedByAdmin`].
+        why: Why,
     },
     /// The server stops.
     Stop,

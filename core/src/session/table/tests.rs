@@ -272,7 +272,7 @@ fn what_sessions_hold_is_added_up_and_given_back() {
     sessions.discharge(SessionId(1), 100);
     answered(&mut sessions, 0, 5);
     assert_eq!(held(&sessions), 400 + kept / 3);
-    let expel = Input::Expel { session: SessionId(1) };
+    let expel = Input::Expel { session: SessionId(1), why: Why::Limit };
     assert_eq!(feed(&mut sessions, at(2), expel), ended(Why::Limit, Some(conn(0))));
     sessions.discharge(SessionId(1), 400);
     assert_eq!(sessions.held_bytes(), 0);

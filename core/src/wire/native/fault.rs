@@ -23,7 +23,8 @@ open_choice! {
         /// The client acknowledges a frame that was never sent; `first` is the acknowledged sequence number, `second`
         /// the last that was sent.
         105 FalseAcknowledgement: "FalseAcknowledgement",
-        /// HELLO's credentials were not accepted.
+        /// The client has not proven a token. `first`: 1 if it shows none, 2 if the server does not know it or its secret
+        /// differs, 3 if the server has none.
         110 Unauthenticated: "Unauthenticated",
         /// The connection does not begin with TLS, which the server requires.
         111 TlsRequired: "TlsRequired",
@@ -52,6 +53,8 @@ open_choice! {
         /// The barrier does not know this generation; `first` is the oldest that it remembers, `second` the open or
         /// next one.
         210 UnknownGeneration: "UnknownGeneration",
+        /// The session's token does not allow the request; `first` is the kind of its frame, `text` names the missing right.
+        211 PermissionDenied: "PermissionDenied",
 
         /// A frame, key, value or list exceeds the limit; `first` is its size, `second` the limit.
         300 TooLong: "TooLong",

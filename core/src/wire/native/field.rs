@@ -163,7 +163,7 @@ macro_rules! integers {
 }
 integers!(u8 u16 u32 u64 i32 i64);
 
-impl<'a> Field<'a> for [u8; 16] {
+impl<'a, const N: usize> Field<'a> for [u8; N] {
     fn write(&self, out: &mut impl Sink) {
         out.put(self);
     }

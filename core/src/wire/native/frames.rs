@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::field::{Body, BodyError, Field, List};
-use super::record::{BarrierEnd, Change, Entry, Found, Member, Participants, Why};
+use super::record::{BarrierEnd, Change, Entry, Found, Member, Participants, SessionEntry, Why};
 use crate::limits::FrameLimits;
 use crate::store::op::{Key, Keys, Pairs};
 use crate::store::txn::{Compare, Write};
@@ -58,6 +58,10 @@ define_frames! {
         0x0005 Small Cancel { request: u64 }
         /// Ends the session of a node that leaves its round with its work undone.
         0x0006 Small Abandon {}
+        /// Lists the sessions that follow another one.
+        0x0007 Small Sessions { after: u64, count_max: u32 }
+        /// Ends another session.
+        0x0008 Small EndSession { session: u64 }
 
         /// Stores a value.
         0x0010 Value Set { key: Key<'a>, value: &'a [u8] } batchable
@@ -146,6 +150,11 @@ define_frames! {
         /// The session has ended; the server closes the connection.
         0x8003 Small SessionOver { why: Why }
 
+        /// The server asks the client to prove its token, with this nonce.
+        0x8004 Small Challenge { nonce: [u8; 32] }
+        /// The server proves that it knows the client's token. WELCOME follows.
+        0x8005 Small Proof { proof: [u8; 32] }
+
         /// The request was applied; the revision of the store.
         0x8010 Small Done { revision: u64 } batchable
         /// A number.
@@ -175,6 +184,8 @@ define_frames! {
         0x801b Small RunState { round: u64, complete: bool, closed: bool, nodes: u32, nodes_waiting: u32, nodes_standby: u32 }
         /// Keys with a prefix were removed. `left` keys stay, because they belong to rounds that have ended.
         0x801c Small PrefixRemoved { removed: u64, left: u64, revision: u64 }
+        /// Sessions in ascending order, and whether more follow.
+        0x801d Frame SessionList { more: bool, sessions: List<'a, SessionEntry<'a>> }
         /// The request failed.
         0x80ff Small Error { fault: Fault<'a> } batchable
 
@@ -201,6 +212,20 @@ define_frames! {
         0xc016 Small Replaced { run_id: Key<'a>, session: u64 }
         /// A node has reported that the job has failed.
         0xc017 Value JobFailed { run_id: Key<'a>, message: &'a [u8] }
+    }
+}
+
+impl ClientFrame<'_> {
+    /// Returns this HELLO with another field `auth`. Other frames stay as they are.
+    pub fn with_auth<'b>(&self, field: &'b [u8]) -> ClientFrame<'b>
+    where
+        Self: 'b,
+    {
+        let mut frame: ClientFrame<'b> = *self;
+        if let ClientFrame::Hello { auth, .. } = &mut frame {
+            *auth = field;
+        }
+        frame
     }
 }
 

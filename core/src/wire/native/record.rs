@@ -12,6 +12,7 @@ records! {
     Found { revision, value }
     Change { revision, key, value }
     Member { node_rank, rank_first, local_world_size, node, address }
+    SessionEntry { session, is_connected, token, node }
     Terms {
         nodes_min, nodes_max, continue_min, last_call, last_call_ms, fast_quorum, rank_order, rank_label,
         cool_down_failures, cool_down_window_ms, cool_down_pause_ms, cool_down_pause_ms_max
@@ -77,6 +78,8 @@ open_choice! {
         18 GaveUp: "it wanted another round, and gave that up",
         /// It was stopped, and said so before it left.
         19 Stopped: "it was stopped before its work was done",
+        /// An administrator has ended it.
+        20 EndedByAdmin: "an administrator ended it",
     }
 }
 
@@ -136,6 +139,19 @@ pub struct Member<'a> {
     pub node: &'a [u8],
     /// Address that the node gave.
     pub address: &'a [u8],
+}
+
+/// A session, as an administrator sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionEntry<'a> {
+    /// Its number.
+    pub session: u64,
+    /// Whether it has a connection.
+    pub is_connected: bool,
+    /// Name of the client's token; empty if the server asks for none.
+    pub token: &'a [u8],
+    /// Node name that the client gave.
+    pub node: &'a [u8],
 }
 
 open_choice! {

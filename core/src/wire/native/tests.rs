@@ -91,6 +91,8 @@ fn client_samples() -> Vec<ClientFrame<'static>> {
         F::Bye {},
         F::Cancel { request: 12 },
         F::Abandon {},
+        F::Sessions { after: 3, count_max: 100 },
+        F::EndSession { session: 3 },
         F::Set { key, value: b"value" },
         F::CompareSet { key, expected: b"", desired: b"d" },
         F::Get { timeout_ms: 30_000, key },
@@ -208,6 +210,8 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
         },
         F::HeartbeatEcho { nonce: 7 },
         F::SessionOver { why: Why::Heartbeat },
+        F::Challenge { nonce: [3; 32] },
+        F::Proof { proof: [4; 32] },
         F::Done { revision: 12 },
         F::Number { number: -2, revision: 13 },
         F::Value { revision: 4, value: Some(ValueRef::Bytes(b"value")) },
@@ -267,6 +271,12 @@ fn server_samples() -> Vec<ServerFrame<'static>> {
             ),
         },
         F::PrefixRemoved { removed: 7, left: 2, revision: 4 },
+        F::SessionList {
+            more: true,
+            sessions: List::new(
+                const { &[SessionEntry { session: 3, is_connected: false, token: b"t", node: b"n0" }] },
+            ),
+        },
         F::RunState { round: 3, complete: true, closed: false, nodes: 4, nodes_waiting: 1, nodes_standby: 0 },
         F::Error {
             fault: Fault { code: FaultCode::BoundsConflict, first: 2, second: 4, text: b"host1_42_0" },

@@ -436,7 +436,7 @@ impl Node {
             // Only its own process has the token, and that takes the session back.
             Ending::Session(SessionEnd::Server(why), _) => *why != Why::Superseded,
             Ending::Session(SessionEnd::Refused(code, ..), _) => *code == FaultCode::SessionEnded,
-            Ending::Session(SessionEnd::Protocol, _) => false,
+            Ending::Session(SessionEnd::Protocol | SessionEnd::Unproven, _) => false,
         };
         if is_legal { Ok(()) } else { Err(CheckError(format!("{}'s session ended: {ending:?}", self.name))) }
     }

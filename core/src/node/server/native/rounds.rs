@@ -425,6 +425,14 @@ fn stem(incarnation: u64, run_id: &str) -> Vec<u8> {
     format!("/torch.rendezvous.{run_id}.{incarnation:016x}.").into_bytes()
 }
 
+/// Returns the run to whose rounds a key belongs, by the prefix that [`stem`] makes.
+pub(super) fn run_of_key(incarnation: u64, key: &[u8]) -> Option<&[u8]> {
+    let rest = key.strip_prefix(b"/torch.rendezvous.")?;
+    let after = format!(".{incarnation:016x}.");
+    let length = rest.windows(after.len()).position(|window| window == after.as_bytes())?;
+    Some(&rest[..length])
+}
+
 fn text<'t>(what: &str, bytes: &'t [u8]) -> Result<&'t str, Refusal> {
     core::str::from_utf8(bytes).map_err(|_| Refusal::invalid(&format!("the {what} is not UTF-8")))
 }

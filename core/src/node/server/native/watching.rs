@@ -8,7 +8,7 @@ use crate::ordered::{Index, Map, Set};
 use crate::session::table::SessionId;
 use crate::store::engine::{ApplyError, ChangeRef, LeaseError, LeaseId, WatchError, WatchId, Watched};
 use crate::store::op::Key;
-use crate::wire::native::{Change, ClientFrame, Fault, FaultCode, List, ServerFrame, Why};
+use crate::wire::native::{Change, ClientFrame, Fault, FaultCode, List, Message as _, ServerFrame, Why};
 use alloc::vec::Vec;
 
 /// Most bytes of keys and values in one frame of changes, unless a single change has more.
@@ -61,6 +61,14 @@ impl Native {
                     self.watching.leases_of.insert((request.session, lease));
                     Some(lease.0)
                 })
+            }
+            ClientFrame::LeaseAttach { lease, .. }
+            | ClientFrame::LeaseRenew { lease }
+            | ClientFrame::LeaseRevoke { lease }
+                if !self.may_use(request.session, LeaseId(lease)) =>
+            {
+                let text = b"the lease belongs to another session";
+                Err(Fault { text, ..Fault::new(FaultCode::PermissionDenied, frame.kind().into(), 0) })
             }
             ClientFrame::LeaseAttach { lease, keys } => {
                 context.engine.lease_attach(LeaseId(lease), keys).map_err(lease_fault).map(|()| None)
@@ -195,6 +203,12 @@ impl Native {
         self.watching.held_back.remove((request.session, watch));
     }
 
+    /// Returns whether a session may act on a lease: on its own, on any with the right `all`, and on one that does not
+    /// exist, which the store refuses.
+    fn may_use(&self, session: SessionId, lease: LeaseId) -> bool {
+        self.watching.leases.get(lease).is_none_or(|owner| owner.session == session) || self.is_admin(session)
+    }
+
     fn forget_lease(&mut self, lease: LeaseId) -> Option<RequestId> {
         let owner = self.watching.leases.remove(lease)?;
         self.watching.leases_of.remove((owner.session, lease));
@@ -224,7 +238,7 @@ impl Native {
         let first = |this: &Self| this.watching.leases_of.of(session).next();
         while let Some((_, lease)) = first(self) {
             self.forget_lease(lease);
-            // Another session may have revoked it already.
+            // An administrator may have revoked it already.
             if let Ok(leased) = context.engine.lease_end(lease) {
                 self.begin(context, Job::RemoveLeased(leased, None));
             }

@@ -1,4 +1,4 @@
-//! Flags of TLS: the files of certificates and keys.
+//! Flags of clients and servers for tokens and TLS: the files of secrets, certificates and keys.
 
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
@@ -6,13 +6,14 @@ use clap::Args;
 use rendezvous_core::driver::native_client::NativeClientOptions;
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::store_client::StoreOptions;
+use rendezvous_core::driver::token_file::ClientToken;
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::{TlsAcceptor, TlsClientOptions, TlsConnector, TlsError, TlsServerOptions};
 use std::path::PathBuf;
 
 /// TLS of a server.
 #[derive(Args)]
-#[command(next_help_heading = "TLS")]
+#[command(next_help_heading = "Security")]
 pub(crate) struct ServerTls {
     /// Certificate of the server, in PEM, followed by those of intermediate CAs; native clients must use TLS then
     #[arg(long, value_name = "FILE", env = "RDZV_TLS_CERT", requires = "tls_key")]
@@ -36,10 +37,13 @@ impl ServerTls {
     }
 }
 
-/// TLS of a client.
+/// Token and TLS of a client.
 #[derive(Args)]
-#[command(next_help_heading = "TLS")]
-pub(crate) struct ClientTls {
+#[command(next_help_heading = "Security")]
+pub(crate) struct ClientSecurity {
+    /// Prove the first token of this file; the server must prove it, too
+    #[arg(long, global = true, value_name = "FILE", env = "RDZV_TOKEN_FILE")]
+    auth_token_file: Option<PathBuf>,
     /// CAs of the server, in PEM; with it the native protocol and TLS are used, and without it neither
     #[arg(long, global = true, value_name = "FILE", env = "RDZV_TLS_CA")]
     tls_ca: Option<PathBuf>,
@@ -56,7 +60,7 @@ pub(crate) struct ClientTls {
 
 /// TLS of a node, which may host the server.
 #[derive(Args)]
-#[command(next_help_heading = "TLS")]
+#[command(next_help_heading = "Security")]
 pub(crate) struct NodeTls {
     /// CAs of the server, in PEM; with it, this node meets the others through TLS
     #[arg(long, value_name = "FILE", env = "RDZV_TLS_CA")]
@@ -89,22 +93,30 @@ impl NodeTls {
     }
 }
 
-impl ClientTls {
-    /// Connects to a store: with the native protocol through TLS, or with c10d, which has no TLS.
+impl ClientSecurity {
+    /// Connects to a store: with the native protocol if there is a token or TLS, and else with c10d, which PyTorch's
+    /// servers speak, too.
     pub(crate) fn connect(&self, endpoint: &Endpoint, options: StoreOptions) -> Result<Store, Failure> {
         let Endpoint { host, port } = endpoint;
-        let Some(connector) = self.connector()? else { return Ok(Store::connect(host, *port, options)?) };
-        let options = NativeClientOptions {
-            timeouts: options.timeouts(),
-            connect_timeout: options.connect_timeout,
-            tls: Some(connector),
-            ..NativeClientOptions::default()
-        };
+        let secured = self.options()?;
+        if secured.tls.is_none() && secured.auth_token.is_none() {
+            return Ok(Store::connect(host, *port, options)?);
+        }
+        let (timeouts, connect_timeout) = (options.timeouts(), options.connect_timeout);
+        let options = NativeClientOptions { timeouts, connect_timeout, ..secured };
         Ok(Store::connect_native(host, *port, options)?)
     }
 
+    /// Returns the options of a session, with the token and TLS of these flags.
+    pub(crate) fn options(&self) -> Result<NativeClientOptions, Failure> {
+        let auth_token = self.auth_token_file.as_deref().map(ClientToken::open).transpose();
+        let auth_token =
+            auth_token.map_err(|error| Failure::new(ErrorKind::InvalidArgument, error.to_string()))?;
+        Ok(NativeClientOptions { tls: self.connector()?, auth_token, ..NativeClientOptions::default() })
+    }
+
     /// Reads the files, if there are any.
-    pub(crate) fn connector(&self) -> Result<Option<TlsConnector>, Failure> {
+    fn connector(&self) -> Result<Option<TlsConnector>, Failure> {
         let usage = |message: &str| Failure::new(ErrorKind::InvalidArgument, message);
         let identity = match (&self.tls_cert, &self.tls_key) {
             (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),

@@ -1,0 +1,32 @@
+//! Who may use a server, and for what: tokens with rights, and the networks from which c10d clients are served, whose
+//! protocol has no place for a token.
+
+mod network;
+mod rights;
+mod tokens;
+
+pub use network::{Network, NetworkError};
+pub use rights::{Denied, Right, Rights, RightsError};
+pub use tokens::{AuthToken, Challenge, Tokens, TokensError};
+
+use crate::prelude::*;
+use core::net::IpAddr;
+
+/// Rules of a server. The default serves everybody.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Tokens of native clients; `None`: none is asked for.
+    pub tokens: Option<Tokens>,
+    /// Networks from which c10d clients are served; `None`: all if there are no tokens, and else none.
+    pub c10d_from: Option<Box<[Network]>>,
+}
+
+impl Access {
+    /// Returns whether c10d clients at this address are served.
+    pub fn allows_c10d(&self, peer: IpAddr) -> bool {
+        match &self.c10d_from {
+            Some(networks) => networks.iter().any(|network| network.contains(peer)),
+            None => self.tokens.is_none(),
+        }
+    }
+}

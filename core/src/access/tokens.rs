@@ -1,0 +1,126 @@
+//! Tokens of a server, and its side of the proof.
+
+use super::rights::{Rights, RightsError};
+use crate::auth::{AuthField, Bytes32, Exchange, Prover, Step, TokenError, TokenKey, TokenLine};
+use crate::prelude::*;
+use crate::wire::native::ClientFrame;
+
+/// A token that the server accepts.
+#[derive(Debug)]
+pub struct AuthToken {
+    /// Its name, for logs.
+    pub name: String,
+    /// What its holder may do.
+    pub rights: Rights,
+    key: TokenKey,
+}
+
+/// Tokens of a server have different names.
+impl PartialEq for AuthToken {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for AuthToken {}
+
+/// All tokens of a server.
+#[derive(Clone, Debug)]
+pub struct Tokens(Arc<[Arc<AuthToken>]>);
+
+/// Error in a token file. It never quotes a secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokensError {
+    /// There is no token.
+    #[error("there is no token in it; a line is `SECRET`, or `NAME SECRET RIGHTS…`")]
+    Empty,
+    /// A line is not a token.
+    #[error("line {line}: {error}")]
+    Token {
+        /// Number of the line, from 1.
+        line: usize,
+        /// The error.
+        error: TokenError,
+    },
+    /// A line has rights that do not exist, or none.
+    #[error("line {line}: {error}")]
+    Rights {
+        /// Number of the line, from 1.
+        line: usize,
+        /// The error.
+        error: RightsError,
+    },
+    /// Two tokens have the same name.
+    #[error("line {line}: another token is called {name}")]
+    Twice {
+        /// Number of the second line, from 1.
+        line: usize,
+        /// The name of both.
+        name: String,
+    },
+}
+
+impl Tokens {
+    /// Parses a token file: a token in each line. A secret that stands alone has all rights.
+    ///
+    /// # Errors
+    /// The first error in the text.
+    pub fn parse(text: &str) -> Result<Self, TokensError> {
+        let mut tokens: Vec<Arc<AuthToken>> = Vec::new();
+        for (line, text) in (1..).zip(text.lines()) {
+            let token = TokenLine::parse(text).map_err(|error| TokensError::Token { line, error })?;
+            let Some(TokenLine { name, secret, rights }) = token else { continue };
+            if tokens.iter().any(|other| other.name == name) {
+                return Err(TokensError::Twice { line, name: name.into() });
+            }
+            let rights = rights.map_or(Ok(Rights::All), Rights::parse);
+            let rights = rights.map_err(|error| TokensError::Rights { line, error })?;
+            tokens.push(Arc::new(AuthToken {
+                name: name.into(),
+                rights,
+                key: TokenKey::new(secret.as_bytes()),
+            }));
+        }
+        if tokens.is_empty() { Err(TokensError::Empty) } else { Ok(Self(tokens.into())) }
+    }
+
+    /// Returns the number of tokens.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Answers the `auth` of a first HELLO with the server's nonce. Returns `None` if the field offers nothing.
+    ///
+    /// A name that the server does not know is not refused yet, so that names cannot be tried out more cheaply than
+    /// secrets.
+    pub fn challenge(&self, field: &[u8], nonce: Bytes32, channel: Bytes32) -> Option<Challenge> {
+        let AuthField { step: Step::Offer, bytes, token } = AuthField::parse(field)? else { return None };
+        let token = self.0.iter().find(|other| other.name.as_bytes() == token).cloned();
+        Some(Challenge { token, exchange: Exchange { client: bytes, server: nonce, channel } })
+    }
+}
+
+/// Exchange of a connection whose client has not proven its token yet.
+#[derive(Debug)]
+pub struct Challenge {
+    token: Option<Arc<AuthToken>>,
+    exchange: Exchange,
+}
+
+impl Challenge {
+    /// Checks the proof in a second HELLO. Returns the client's token, and the server's proof.
+    pub fn verify(self, hello: &ClientFrame<'_>) -> Option<(Arc<AuthToken>, Bytes32)> {
+        let ClientFrame::Hello { auth, .. } = *hello else { return None };
+        let AuthField { step: Step::Proof, bytes, token: name } = AuthField::parse(auth)? else {
+            return None;
+        };
+        let token = self.token.filter(|token| token.name.as_bytes() == name)?;
+        let unproven = AuthField { step: Step::Proof, bytes: [0; 32], token: name }.encode();
+        let is_right = token.key.accepts(Prover::Client, &self.exchange, &hello.with_auth(&unproven), &bytes);
+        let proof = is_right.then(|| token.key.proof(Prover::Server, &self.exchange, hello))?;
+        Some((token, proof))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+use super::*;
+use crate::access::{Access, Network};
+use crate::auth::{ClientAuth, Credentials};
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+const OTHER: &str = "abcdef0123456789abcdef0123456789";
+
+fn hello(node: &'static [u8]) -> ClientFrame<'static> {
+    ClientFrame::Hello {
+        version_min: 1,
+        version_max: 1,
+        incarnation: 0,
+        session: 0,
+        token: [0; 16],
+        grace_ms: 0,
+        heartbeat_ms: 0,
+        heartbeats_missed_max: 0,
+        node,
+        auth: b"",
+    }
+}
+
+fn tokens() -> Tokens {
+    Tokens::parse(&format!("trainer {SECRET} run:job write:/job/\nreader {OTHER} read:\n")).unwrap()
+}
+
+/// Returns the exchange after the client's proof, which may be spoiled.
+fn prove(text: &str, spoil: impl Fn(&mut Vec<u8>)) -> Option<(Arc<AuthToken>, Bytes32)> {
+    let mut client = ClientAuth::new(Credentials::parse(text).unwrap());
+    let challenge = tokens().challenge(client.offer([1; 32], [0; 32]), [2; 32], [0; 32])?;
+    assert!(client.challenged([2; 32]));
+    let mut field = client.prove(&hello(b"node")).to_vec();
+    spoil(&mut field);
+    let verified = challenge.verify(&hello(b"node").with_auth(&field));
+    if let Some((_, proof)) = &verified {
+        assert!(client.proven(proof));
+    }
+    verified
+}
+
+#[test]
+fn both_ends_prove_the_token_and_the_client_gets_its_rights() {
+    let (token, _) = prove(&format!("trainer {SECRET}"), |_| ()).expect("proven");
+    assert_eq!(
+        (&*token.name, token.rights.clone()),
+        ("trainer", Rights::parse("run:job write:/job/").unwrap())
+    );
+    let (token, _) = prove(&format!("reader {OTHER}"), |_| ()).expect("proven");
+    assert_eq!(token.name, "reader");
+}
+
+#[test]
+fn nothing_but_the_right_proof_of_the_offered_token_is_accepted() {
+    assert!(prove(&format!("trainer {OTHER}"), |_| ()).is_none(), "the secret of another token");
+    assert!(prove(&format!("nobodys {SECRET}"), |_| ()).is_none(), "an unknown name");
+    let right = format!("trainer {SECRET}");
+    for at in 0..33 {
+        assert!(prove(&right, |field| field[at] ^= 1).is_none(), "byte {at}");
+    }
+    assert!(prove(&right, |field| field.extend(b"x")).is_none(), "another name than was offered");
+    assert!(prove(&right, |field| field.truncate(10)).is_none());
+    assert!(prove(&right, Vec::clear).is_none());
+}
+
+#[test]
+fn a_recorded_proof_is_worthless_on_another_connection_or_for_another_hello() {
+    let mut client = ClientAuth::new(Credentials::parse(&format!("trainer {SECRET}")).unwrap());
+    let offer = client.offer([1; 32], [0; 32]).to_vec();
+    client.challenged([2; 32]);
+    let field = client.prove(&hello(b"node")).to_vec();
+    let challenge = |nonce, channel| tokens().challenge(&offer, nonce, channel).unwrap();
+    let recorded = hello(b"node").with_auth(&field);
+    assert!(challenge([2; 32], [0; 32]).verify(&recorded).is_some());
+    assert!(challenge([3; 32], [0; 32]).verify(&recorded).is_none(), "another nonce of the server");
+    assert!(challenge([2; 32], [9; 32]).verify(&recorded).is_none(), "another channel");
+    let changed = hello(b"other").with_auth(&field);
+    assert!(challenge([2; 32], [0; 32]).verify(&changed).is_none(), "another node name");
+    assert!(tokens().challenge(&field, [2; 32], [0; 32]).is_none(), "a proof offers nothing");
+}
+
+#[test]
+fn errors_in_a_file_name_the_line() {
+    let line = |text: &str| Tokens::parse(text).unwrap_err().to_string();
+    assert!(line("").contains("no token"));
+    assert!(line(&format!("a {SECRET} all\n\nb {SECRET}")).starts_with("line 3: after the secret"));
+    assert!(line(&format!("a {SECRET} all\na {OTHER} all")).starts_with("line 2: another token is called a"));
+    assert!(line("a short all").starts_with("line 1: the secret has 5 bytes"));
+}
+
+#[test]
+fn c10d_clients_come_from_where_they_are_allowed() {
+    let address = |text: &str| text.parse().unwrap();
+    let everybody = Access::default();
+    assert!(everybody.allows_c10d(address("10.0.0.1")));
+    let authenticated = Access { tokens: Some(tokens()), c10d_from: None };
+    assert!(!authenticated.allows_c10d(address("127.0.0.1")));
+    let local = Access { c10d_from: Some(Network::LOOPBACK.into()), ..authenticated };
+    assert!(local.allows_c10d(address("127.0.0.1")) && local.allows_c10d(address("::1")));
+    assert!(!local.allows_c10d(address("10.0.0.1")));
+}

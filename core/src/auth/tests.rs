@@ -1,0 +1,112 @@
+use super::*;
+use crate::session::client::Identity;
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+fn hello(session: u64) -> ClientFrame<'static> {
+    let Identity { incarnation, token, .. } = Identity::default();
+    ClientFrame::Hello {
+        version_min: 1,
+        version_max: 1,
+        incarnation,
+        session,
+        token,
+        grace_ms: 0,
+        heartbeat_ms: 0,
+        heartbeats_missed_max: 0,
+        node: b"node",
+        auth: b"",
+    }
+}
+
+#[test]
+fn lines_have_a_name_a_secret_and_rights() {
+    let parse =
+        |line| TokenLine::parse(line).map(|line| line.map(|line| (line.name, line.secret, line.rights)));
+    assert_eq!(parse(SECRET), Ok(Some(("default", SECRET, None))));
+    let line = "  job.7_a-b \t 0123456789abcdef0123456789abcdef   run:x  read:/  ";
+    assert_eq!(parse(line), Ok(Some(("job.7_a-b", SECRET, Some("run:x  read:/")))));
+    assert_eq!(parse("name 0123456789abcdef0123456789abcdef"), Ok(Some(("name", SECRET, Some("")))));
+    assert_eq!(parse("  # a comment"), Ok(None));
+    assert_eq!(parse(""), Ok(None));
+    assert_eq!(parse("short"), Err(TokenError::Secret(5)));
+    assert_eq!(parse("name short all"), Err(TokenError::Secret(5)));
+    assert_eq!(parse("na/me 0123456789abcdef0123456789abcdef"), Err(TokenError::Name));
+    let long = [b'n'; TOKEN_NAME_BYTES_MAX + 1];
+    let mut line = String::<256>::from_utf8(Vec::from_slice(&long).unwrap()).unwrap();
+    line.push(' ').unwrap();
+    line.push_str(SECRET).unwrap();
+    assert_eq!(parse(&line), Err(TokenError::Name));
+    assert_eq!(Credentials::parse("\n# none\n").unwrap_err(), TokenError::Missing);
+}
+
+#[test]
+fn fields_are_read_as_they_were_written() {
+    let field = AuthField { step: Step::Proof, bytes: [7; 32], token: b"name" };
+    assert_eq!(AuthField::parse(&field.encode()), Some(field));
+    assert_eq!(AuthField::parse(b""), None);
+    assert_eq!(AuthField::parse(&[1; 32]), None, "the nonce is incomplete");
+    assert_eq!(AuthField::parse(&[3; 33]), None, "no such step");
+    assert_eq!(AuthField::parse(&[1; FIELD_BYTES_MAX + 1]), None, "the name is too long");
+}
+
+/// The HMAC of RFC 4231, test case 2, through this module's key.
+#[test]
+fn the_proof_is_hmac_sha_256() {
+    let mut mac = TokenKey::new(b"Jefe").0;
+    mac.update(b"what do ya want for nothing?");
+    let expected = [
+        0x5b, 0xdc, 0xc1, 0x46, 0xbf, 0x60, 0x75, 0x4e, 0x6a, 0x04, 0x24, 0x26, 0x08, 0x95, 0x75, 0xc7, 0x5a,
+        0x00, 0x3f, 0x08, 0x9d, 0x27, 0x39, 0x83, 0x9d, 0xec, 0x58, 0xb9, 0x64, 0xec, 0x38, 0x43,
+    ];
+    assert_eq!(mac.finalize(), expected);
+}
+
+#[test]
+fn a_proof_covers_its_end_the_exchange_and_every_field() {
+    let key = TokenKey::new(SECRET.as_bytes());
+    let exchange = Exchange { client: [1; 32], server: [2; 32], channel: [0; 32] };
+    let proof = key.proof(Prover::Client, &exchange, &hello(0));
+    assert!(key.accepts(Prover::Client, &exchange, &hello(0), &proof));
+    let others = [
+        key.proof(Prover::Server, &exchange, &hello(0)),
+        key.proof(Prover::Client, &Exchange { client: [3; 32], ..exchange }, &hello(0)),
+        key.proof(Prover::Client, &Exchange { server: [3; 32], ..exchange }, &hello(0)),
+        key.proof(Prover::Client, &Exchange { channel: [3; 32], ..exchange }, &hello(0)),
+        key.proof(Prover::Client, &exchange, &hello(1)),
+        key.proof(Prover::Client, &exchange, &hello(0).with_auth(b"x")),
+        TokenKey::new(b"another secret, also long enough").proof(Prover::Client, &exchange, &hello(0)),
+    ];
+    assert!(!others.contains(&proof));
+}
+
+#[test]
+fn a_client_accepts_only_the_proof_for_what_it_sent() {
+    let key = TokenKey::new(SECRET.as_bytes());
+    let mut client = ClientAuth::new(Credentials::parse(SECRET).unwrap());
+    client.offer([1; 32], [0; 32]);
+    assert!(!client.proven(&[0; 32]), "the server has not been challenged");
+    assert!(client.challenged([2; 32]));
+    assert!(!client.challenged([2; 32]), "a second challenge is a violation");
+    let field = client.prove(&hello(0)).to_vec();
+    let exchange = Exchange { client: [1; 32], server: [2; 32], channel: [0; 32] };
+    let own = AuthField::parse(&field).unwrap().bytes;
+    assert!(!client.proven(&own), "the client's own proof, sent back");
+    assert!(!client.is_proven());
+    let right = key.proof(Prover::Server, &exchange, &hello(0).with_auth(&field));
+    assert!(client.proven(&right));
+    assert!(client.is_proven());
+    client.offer([3; 32], [0; 32]);
+    assert!(!client.is_proven(), "a new connection begins without trust");
+    assert!(client.challenged([2; 32]));
+    client.prove(&hello(0));
+    assert!(!client.proven(&right), "the proof of an earlier connection");
+}
+
+#[test]
+fn secrets_are_not_printed() {
+    extern crate alloc;
+    let credentials = Credentials::parse(SECRET).unwrap();
+    let shown = alloc::format!("{credentials:?} {:?}", ClientAuth::new(credentials.clone()));
+    assert!(!shown.contains(SECRET) && shown.contains("default"), "{shown}");
+}

@@ -1,0 +1,173 @@
+//! Files with tokens. The options of clients and servers hold a path, never a secret.
+
+use crate::access::{Tokens, TokensError};
+use crate::auth::{Credentials, TokenError};
+use crate::driver::prelude::*;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Longest token file, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Reason why a token file cannot be used. It never quotes a secret.
+#[derive(Debug, thiserror::Error)]
+#[error("token file {}: {cause}", path.display())]
+pub struct TokenFileError {
+    /// The file.
+    pub path: PathBuf,
+    /// The reason.
+    pub cause: TokenFileCause,
+}
+
+/// Reasons of [`TokenFileError`].
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFileCause {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is longer than 1 MiB.
+    #[error("it has {0} bytes, and must not have more than {FILE_BYTES_MAX}")]
+    TooLong(u64),
+    /// Its text is not what a client needs.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Its text is not what a server needs.
+    #[error(transparent)]
+    Tokens(#[from] TokensError),
+}
+
+/// Token that a client proves: the first one of a file, which is read again for each connection.
+#[derive(Clone, Debug)]
+pub struct ClientToken {
+    path: PathBuf,
+    credentials: Credentials,
+}
+
+impl ClientToken {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its first token is wrong.
+    pub fn open(path: &Path) -> Result<Self, TokenFileError> {
+        let credentials = load(path, |text| Ok(Credentials::parse(text)?))?;
+        Ok(Self { path: path.into(), credentials })
+    }
+
+    /// Returns the path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns what the file contains now, or else what it contained before.
+    pub(in crate::driver) fn current(&mut self) -> &Credentials {
+        if let Ok(Self { credentials, .. }) = Self::open(&self.path) {
+            self.credentials = credentials;
+        }
+        &self.credentials
+    }
+}
+
+/// Tokens of a server: all of a file, which is read again when it has changed.
+#[derive(Clone, Debug)]
+pub struct ServerTokens {
+    path: PathBuf,
+    seen: Stamp,
+    tokens: Tokens,
+}
+
+/// What changes when a file is written or replaced.
+type Stamp = (u64, u64, u64, i64, i64);
+
+fn stamp(metadata: &Metadata) -> Stamp {
+    (metadata.dev(), metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec())
+}
+
+impl ServerTokens {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a line of it is wrong.
+    pub fn open(path: &Path) -> Result<Self, TokenFileError> {
+        let seen = std::fs::metadata(path).map_or(Stamp::default(), |metadata| stamp(&metadata));
+        let tokens = load(path, |text| Ok(Tokens::parse(text)?))?;
+        Ok(Self { path: path.into(), seen, tokens })
+    }
+
+    pub(in crate::driver) const fn tokens(&self) -> &Tokens {
+        &self.tokens
+    }
+
+    /// Reads the file again if it has changed. Returns whether its tokens are other ones now.
+    ///
+    /// # Errors
+    /// The changed file cannot be used, and the tokens stay what they are. This is reported once for each change.
+    pub(in crate::driver) fn reload(&mut self) -> Result<bool, TokenFileError> {
+        let now = std::fs::metadata(&self.path).map_or(Stamp::default(), |metadata| stamp(&metadata));
+        if now == self.seen {
+            return Ok(false);
+        }
+        self.seen = now;
+        self.tokens = load(&self.path, |text| Ok(Tokens::parse(text)?))?;
+        Ok(true)
+    }
+}
+
+fn load<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, TokenFileCause>) -> Result<T, TokenFileError> {
+    let read = || {
+        let mut text = String::new();
+        let mut file = std::io::Read::take(std::fs::File::open(path)?, FILE_BYTES_MAX + 1);
+        std::io::Read::read_to_string(&mut file, &mut text)?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(TokenFileCause::TooLong(text.len() as u64));
+        }
+        parse(&text)
+    };
+    read().map_err(|cause| TokenFileError { path: path.into(), cause })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::testing::TemporaryFile;
+    use std::fs;
+
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn errors_name_the_file_and_the_line_but_no_secret() {
+        let file = TemporaryFile::new("tokens-errors");
+        let path = file.path();
+        let missing = ServerTokens::open(path).expect_err("no file").to_string();
+        assert!(missing.contains(path.to_str().unwrap()) && missing.contains("No such file"), "{missing}");
+        fs::write(path, format!("# tokens\nreader {SECRET} reads:/\n")).unwrap();
+        let wrong = ServerTokens::open(path).expect_err("a wrong right").to_string();
+        assert!(wrong.contains("line 2") && !wrong.contains(SECRET), "{wrong}");
+        assert!(ClientToken::open(path).is_ok(), "a client has no use for the rights");
+        fs::write(path, "").unwrap();
+        let empty = ClientToken::open(path).expect_err("no token").to_string();
+        assert!(empty.contains("no token"), "{empty}");
+        fs::write(path, vec![b'#'; 2 << 20]).unwrap();
+        assert!(matches!(ClientToken::open(path).unwrap_err().cause, TokenFileCause::TooLong(_)));
+    }
+
+    #[test]
+    fn a_changed_file_is_read_again_and_a_wrong_one_changes_nothing() {
+        let (file, fresh) = (TemporaryFile::new("tokens-reload"), TemporaryFile::new("tokens-fresh"));
+        let path = file.path();
+        let replace = |text: &str| {
+            fs::write(fresh.path(), text).unwrap();
+            fs::rename(fresh.path(), path).unwrap();
+        };
+        replace(SECRET);
+        let mut tokens = ServerTokens::open(path).unwrap();
+        assert!(!tokens.reload().unwrap());
+        replace("short");
+        assert!(tokens.reload().is_err());
+        assert!(!tokens.reload().unwrap(), "the error is reported once");
+        replace(&format!("one {SECRET} all\ntwo {SECRET} read:/"));
+        assert!(tokens.reload().unwrap());
+        fs::remove_file(path).unwrap();
+        assert!(tokens.reload().is_err());
+    }
+}

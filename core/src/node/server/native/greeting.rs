@@ -1,0 +1,150 @@
+//! Greeting of native clients: their tokens, and what their sessions may do.
+
+use super::rounds::run_of_key;
+use super::{Native, RequestId, ServerContext};
+use crate::access::{AuthToken, Denied, Rights};
+use crate::ids::ConnId;
+use crate::node::server::conns::{Greeting, Protocol};
+use crate::node::server::event::CloseReason;
+use crate::prelude::*;
+use crate::session::table::{Hello, Input, SessionId};
+use crate::wire::native::{ClientFrame, Fault, FaultCode, List, ServerFrame, SessionEntry};
+
+/// Most sessions in one answer.
+const SESSIONS_MAX: usize = 1024;
+
+/// Numbers that an error Unauthenticated carries.
+const NO_TOKEN: u64 = 1;
+const WRONG_TOKEN: u64 = 2;
+const NOT_ASKED: u64 = 3;
+
+/// What became of a HELLO.
+pub(super) enum Authenticated {
+    /// The client may open its session: with this token, or without one if the server asks for none.
+    As(Option<Arc<AuthToken>>),
+    /// The client was asked to prove its token.
+    Challenged,
+}
+
+impl Native {
+    /// Decides whether the client of a HELLO may open a session.
+    pub(super) fn authenticate(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        conn: ConnId,
+        hello: &ClientFrame<'_>,
+    ) -> Result<Authenticated, Fault<'static>> {
+        let refused = |why| Fault::new(FaultCode::Unauthenticated, why, 0);
+        let ClientFrame::Hello { auth, .. } = *hello else { return Err(refused(NO_TOKEN)) };
+        let Some(Protocol::Native(greeting)) = context.conns.at(conn).map(|conn| &mut conn.protocol) else {
+            return Err(refused(NO_TOKEN));
+        };
+        if let Greeting::Challenged(challenge) = core::mem::replace(greeting, Greeting::Awaited) {
+            let (token, proof) = challenge.verify(hello).ok_or(refused(WRONG_TOKEN))?;
+            self.send_unnumbered(context, conn, &ServerFrame::Proof { proof });
+            return Ok(Authenticated::As(Some(token)));
+        }
+        let Some(tokens) = &context.access.tokens else {
+            return if auth.is_empty() { Ok(Authenticated::As(None)) } else { Err(refused(NOT_ASKED)) };
+        };
+        let nonce = self.instance.nonce(self.opened_total);
+        let challenge = tokens.challenge(auth, nonce, [0; 32]).ok_or(refused(NO_TOKEN))?;
+        *greeting = Greeting::Challenged(Box::new(challenge));
+        self.send_unnumbered(context, conn, &ServerFrame::Challenge { nonce });
+        Ok(Authenticated::Challenged)
+    }
+
+    /// Opens or resumes the session of a client that may have one.
+    pub(super) fn greet(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        conn: ConnId,
+        (received, frame): (u64, &ClientFrame<'_>),
+        token: Option<Arc<AuthToken>>,
+    ) {
+        let ClientFrame::Hello {
+            incarnation,
+            session,
+            token: session_token,
+            grace_ms,
+            heartbeat_ms,
+            heartbeats_missed_max,
+            node,
+            ..
+        } = *frame
+        else {
+            return;
+        };
+        let hello = Hello {
+            incarnation,
+            session,
+            token: session_token,
+            received,
+            grace_ms,
+            heartbeat_ms,
+            heartbeats_missed_max,
+            node,
+        };
+        let name_of = |token: &Arc<AuthToken>| token.name.clone();
+        let before = self.tokens.get(SessionId(session)).map(name_of);
+        if before.is_some() && before != token.as_ref().map(name_of) {
+            let fault = Fault::new(FaultCode::SessionForged, 0, 0);
+            self.send_unnumbered(context, conn, &ServerFrame::Error { fault });
+            self.to_close.push_back((conn, CloseReason::SessionRefused(fault.code)));
+            return;
+        }
+        let fresh_token = self.instance.token(self.opened_total);
+        // A connection opens one session only: the caller has checked that it has none.
+        let _ = self.sessions.handle(context.now, Input::Hello { conn, hello, fresh_token });
+        if let (Some(session), Some(token)) = (self.sessions.of(conn), token) {
+            self.tokens.insert(session, token);
+        }
+    }
+
+    /// Checks whether a session may make a request.
+    pub(super) fn check_rights<'k>(
+        &self,
+        session: SessionId,
+        frame: &ClientFrame<'k>,
+    ) -> Result<(), Denied<'k>> {
+        let Some(token) = self.tokens.get(session) else { return Ok(()) };
+        token.rights.check(frame, &|key| run_of_key(self.instance.incarnation, key))
+    }
+
+    /// Returns whether a session may act on what belongs to others.
+    pub(super) fn is_admin(&self, session: SessionId) -> bool {
+        self.tokens.get(session).is_some_and(|token| token.rights == Rights::All)
+    }
+
+    pub(super) fn list_sessions(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        request: RequestId,
+        after: u64,
+        count_max: u32,
+    ) {
+        let count_max = SESSIONS_MAX.min(count_max as usize);
+        let mut found: Vec<_> = self.sessions.following(SessionId(after)).take(count_max + 1).collect();
+        let more = found.len() > count_max;
+        found.truncate(count_max);
+        context.budget.subtract(found.len() as u64);
+        let token_of = |session| self.tokens.get(session).map_or(&b""[..], |token| token.name.as_bytes());
+        let entries: Vec<_> = found
+            .into_iter()
+            .map(|(session, node, is_connected)| {
+                let (token, node) = (token_of(session).to_vec(), node.to_vec());
+                (session.0, is_connected, token, node)
+            })
+            .collect();
+        let sessions: Vec<_> = entries
+            .iter()
+            .map(|(session, is_connected, token, node)| SessionEntry {
+                session: *session,
+                is_connected: *is_connected,
+                token,
+                node,
+            })
+            .collect();
+        self.answer(context, request, &ServerFrame::SessionList { more, sessions: List::new(&sessions) });
+    }
+}
