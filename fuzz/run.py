@@ -57,7 +57,8 @@ def fuzz(options, binary, target, seconds):
     os.makedirs(artifacts, exist_ok=True)
     before = set(os.listdir(artifacts))
     command = [binary, f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", f"-timeout={INPUT_SECONDS_MAX}"]
-    command += [f"-rss_limit_mb={MEMORY_MIB_MAX}", "-print_final_stats=1", f"-artifact_prefix={artifacts}/"]
+    command += [f"-rss_limit_mb={MEMORY_MIB_MAX}", "-print_final_stats=1", f"-report_slow_units={INPUT_SECONDS_MAX}"]
+    command += [f"-artifact_prefix={artifacts}/"]
     command += [own, os.path.join(ROOT, "fuzz", "corpus", target)]
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT)  # pylint: disable=consider-using-with
