@@ -210,6 +210,11 @@ impl Server {
         self.now = Instant::ORIGIN + now.since(Instant::ORIGIN + self.paused);
     }
 
+    /// Returns whether there is such a connection.
+    pub fn has(&self, conn: ConnId) -> bool {
+        self.conns.get(conn).is_some()
+    }
+
     /// Returns the bytes to send to `conn` next; not all at once if there are many, so that a client with a long answer
     /// does not delay the others. Empty if the connection has ended.
     pub fn unsent(&self, conn: ConnId) -> &[u8] {

@@ -85,6 +85,8 @@ impl TlsServer {
     pub fn unsent(&self, conn: ConnId) -> &[u8] {
         match self.transport(conn) {
             None => self.server.unsent(conn),
+            // The server has ended the connection, and the caller is about to learn of it.
+            Some(_) if self.closed != Some(conn) && !self.server.has(conn) => &[],
             Some(Transport::Undecided(_)) => &[],
             Some(Transport::Tls(secured)) => secured.stage.unsent(),
             Some(Transport::Refused(bytes)) => bytes,
@@ -228,6 +230,9 @@ impl TlsServer {
     /// to be sent.
     fn seal(&mut self, conn: ConnId) {
         let Self { server, transports, to_send, .. } = self;
+        if !server.has(conn) {
+            return;
+        }
         let Some(Some(Transport::Tls(secured))) = transports.get_mut(conn.index as usize) else { return };
         if secured.stage.unsent().is_empty() {
             secured.sealed = secured.stage.send(server.unsent(conn));

@@ -248,6 +248,31 @@ fn a_slow_reader_gets_all_of_a_long_answer_and_stops_the_reading_of_its_requests
 }
 
 #[test]
+fn nothing_is_sent_to_a_connection_that_has_been_lost_but_the_end_of_tls() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let mut client = Client::new(&mut rig, 0, &authority.client(None));
+    client.deliver(&mut rig).expect("a handshake");
+    rig.window = 10;
+    assert!(client.stage.send(&hello()) > 0);
+    let bytes = client.stage.unsent().to_vec();
+    rig.feed(Input::Received { conn: client.conn, bytes: &bytes });
+    assert!(!rig.server.unsent(client.conn).is_empty(), "the socket is full");
+    rig.server.handle(NOW, Input::Lost { conn: client.conn, os_error: 104 }).expect("a legal input");
+    // A write would be reported, and the server does not know the connection any more.
+    assert!(rig.server.unsent(client.conn).is_empty());
+    let mut closes = 0;
+    while let Some(output) = rig.server.poll_output() {
+        assert!(!matches!(output, Output::Transmit { .. }), "{output:?}");
+        if output == (Output::Close { conn: client.conn }) {
+            closes += 1;
+            assert!(!rig.server.unsent(client.conn).is_empty(), "the end of TLS");
+        }
+    }
+    assert_eq!(closes, 1);
+}
+
+#[test]
 fn bytes_may_arrive_one_by_one() {
     let authority = Authority::new();
     let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
