@@ -3,6 +3,7 @@
 
 use super::elastic::Cue;
 use super::faults::Sabotage;
+use super::tls;
 use super::world::{SimContext, WorldEvent};
 use crate::frames;
 use crate::sim::harness::clock::Clock;
@@ -12,6 +13,7 @@ use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::node::server::{CloseReason, Event, Input, Output, Server, ServerInstance};
+use rendezvous_core::node::tls_server::TlsServer;
 use rendezvous_core::store::engine::ApplyError;
 use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::FaultCode;
@@ -37,11 +39,30 @@ pub(super) enum ClientConduct {
     Any,
 }
 
+/// Whether native clients use TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Security {
+    Plain,
+    Tls,
+}
+
+impl Security {
+    fn start(self, limits: ServerLimits, instance: ServerInstance) -> TlsServer {
+        let mut machine = TlsServer::new(limits, instance);
+        if self == Self::Tls {
+            machine.configure(tls::server());
+        }
+        machine
+    }
+}
+
 pub(super) struct Host {
     sim_rng: SimRng,
     conduct: ClientConduct,
     limits: ServerLimits,
-    machine: Option<Server>,
+    machine: Option<TlsServer>,
+    /// Whether its clients use TLS.
+    security: Security,
     epoch: u32,
     places: Vec<Option<Peer>>,
     generations: Vec<u32>,
@@ -77,15 +98,16 @@ impl Host {
         mut sim_rng: SimRng,
         limits: ServerLimits,
         sabotage: Sabotage,
-        conduct: ClientConduct,
+        (conduct, security): (ClientConduct, Security),
     ) -> Self {
         let clock = if conduct == ClientConduct::Late { Clock::any(&mut sim_rng) } else { Clock::WORLD };
-        let machine = Some(Server::new(limits, instance(&mut sim_rng, 0)));
+        let machine = Some(security.start(limits, instance(&mut sim_rng, 0)));
         Self {
             sim_rng,
             conduct,
             limits,
             machine,
+            security,
             epoch: 0,
             places: Vec::new(),
             generations: Vec::new(),
@@ -103,8 +125,8 @@ impl Host {
     }
 
     /// Returns the server machine, while the process lives.
-    pub(super) const fn machine(&self) -> Option<&Server> {
-        self.machine.as_ref()
+    pub(super) fn machine(&self) -> Option<&Server> {
+        self.machine.as_ref().map(TlsServer::server)
     }
 
     /// Returns the number of the process.
@@ -146,7 +168,7 @@ impl Host {
             self.clock = Clock::any(&mut self.sim_rng);
         }
         self.due = None;
-        self.machine = Some(Server::new(self.limits, instance(&mut self.sim_rng, self.epoch)));
+        self.machine = Some(self.security.start(self.limits, instance(&mut self.sim_rng, self.epoch)));
     }
 
     /// Freezes the process. Returns whether there is one.
@@ -254,7 +276,7 @@ impl Host {
     /// Checks what must hold when all clients have left, all keys are deleted and all deadlines are past.
     pub(super) fn check_floor(&self) -> Result<(), CheckError> {
         let Some(machine) = &self.machine else { return Err(CheckError("there is no server".to_owned())) };
-        let (stats, footprint) = (machine.stats(), machine.engine().footprint());
+        let (stats, footprint) = (machine.stats(), machine.server().engine().footprint());
         let floor = (
             stats.connections,
             stats.waiting,
@@ -388,7 +410,7 @@ impl Host {
     }
 
     fn drain(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
-        while let Some(output) = self.machine.as_mut().and_then(Server::poll_output) {
+        while let Some(output) = self.machine.as_mut().and_then(TlsServer::poll_output) {
             match output {
                 Output::Transmit { conn } => match self.places[conn.index as usize] {
                     Some(Peer::Stream(stream)) if self.conns.get(&stream) == Some(&conn) => {
@@ -409,9 +431,14 @@ impl Host {
                     }
                 }
                 Output::Close { conn } => {
+                    let last = self.machine.as_ref().map_or(&[][..], |machine| machine.unsent(conn)).to_vec();
                     let slot = &mut self.places[conn.index as usize];
                     match slot.take() {
                         Some(Peer::Stream(stream)) if self.conns.remove(&stream) == Some(conn) => {
+                            if !last.is_empty() {
+                                // A socket that is full or broken gets none of it.
+                                context.network.write(context.now, stream, Side::Server, &last).ok();
+                            }
                             context.network.close(context.now, stream, Side::Server);
                         }
                         Some(Peer::Saboteur) => self.saboteur_conn = None,

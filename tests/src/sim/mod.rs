@@ -17,6 +17,7 @@ mod host;
 mod membership;
 pub mod replay;
 mod script;
+mod tls;
 mod world;
 
 pub use faults::Sabotage;

@@ -2,7 +2,7 @@
 
 use super::Options;
 use super::faults::Sabotage;
-use super::host::{ClientConduct, Host};
+use super::host::{ClientConduct, Host, Security};
 use super::script::KeySpace;
 use super::world::{SimContext, random_network_model};
 use crate::sim::harness::network::{Network, Notice, Read, Route, Side, Stream};
@@ -31,8 +31,12 @@ impl Replay {
     pub fn new(seed: u64) -> Self {
         let network_model = random_network_model(&mut SimRng::new(seed, 0));
         let network = Network::new(SimRng::new(seed, 1), network_model, 1);
-        let host =
-            Host::new(SimRng::new(seed, 2), ServerLimits::default(), Sabotage::None, ClientConduct::Any);
+        let host = Host::new(
+            SimRng::new(seed, 2),
+            ServerLimits::default(),
+            Sabotage::None,
+            (ClientConduct::Any, Security::Plain),
+        );
         let context =
             SimContext::new(network, SimRng::new(seed, 3), KeySpace::default(), &Options::default());
         Self { context, host, peers: Vec::new() }

@@ -4,7 +4,7 @@ use super::client::{Behaviour, Client, Health};
 use super::elastic::Cue;
 use super::faults::{Fault, Sabotage, plan};
 use super::half_closer::HalfCloser;
-use super::host::{ClientConduct, Host};
+use super::host::{ClientConduct, Host, Security};
 use super::script::{Clearing, Job, KeySpace, Script, Storm, StormOptions};
 use super::{Counts, Failure, Kind, Options, Report};
 use crate::sim::harness::event_queue::EventQueue;
@@ -49,6 +49,8 @@ pub(super) struct SimContext {
     pub(super) key_space: KeySpace,
     trace: Trace,
     pub(super) sabotage: Sabotage,
+    /// Whether native clients use TLS.
+    pub(super) security: Security,
     events: u64,
 }
 
@@ -72,6 +74,7 @@ impl SimContext {
             key_space,
             trace: Trace::new(options.verbosity),
             sabotage: options.sabotage,
+            security: Security::Plain,
             events: 0,
         }
     }
@@ -182,7 +185,7 @@ impl World {
             SimRng::new(seed, 2),
             server_limits(&mut sim_rng),
             options.sabotage,
-            ClientConduct::Polite,
+            (ClientConduct::Polite, Security::Plain),
         );
         let pause_max = sim_rng.span(Duration::from_millis(1), Duration::from_secs(1));
         let value_bytes_max = sim_rng.pick(&[300, 1000, 1000, 10_000, 10_000, 10_000, 400_000]);

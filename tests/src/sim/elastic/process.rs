@@ -2,6 +2,8 @@
 //! clock of its own. It can freeze and die.
 
 use super::super::faults::Sabotage;
+use super::super::host::Security;
+use super::super::tls;
 use super::super::world::{SimContext, V4, V6, WorldEvent};
 use super::Cue;
 use super::order::{Order, OwnedFrame, Request};
@@ -20,6 +22,7 @@ use rendezvous_core::rendezvous::participant::{self, Part};
 use rendezvous_core::session::client::Identity;
 use rendezvous_core::store::op::Key;
 use rendezvous_core::time::{Duration, Instant, PauseDetector, Poller};
+use rendezvous_core::tls::TlsStage;
 use rendezvous_core::wire::native::{ClientFrame, FaultCode, MAGIC, Message, ServerFrame};
 use rendezvous_core::wire::sink::Sink;
 use std::collections::{BTreeMap, VecDeque};
@@ -187,6 +190,9 @@ pub(super) struct Process {
     dials: u32,
     received: Vec<u8>,
     unsent: Vec<u8>,
+    security: Security,
+    /// TLS of the connection.
+    stage: Option<TlsStage>,
     due: Option<Instant>,
     frozen: bool,
     pause_detector: PauseDetector,
@@ -229,6 +235,8 @@ impl Process {
             dials: 0,
             received: Vec::new(),
             unsent: Vec::new(),
+            security: context.security,
+            stage: None,
             due: None,
             frozen: false,
             pause_detector: PauseDetector::new(clock.shows(context.now), Poller::Thread),
@@ -477,7 +485,11 @@ impl Process {
     }
 
     fn receive(&mut self, context: &mut SimContext, bytes: &[u8]) {
-        if self.tamper.is_idle() {
+        if let Some(stage) = &mut self.stage {
+            if let Err(fault) = stage.receive(bytes, &mut self.received) {
+                return self.lose(context, Cause::Tls(fault));
+            }
+        } else if self.tamper.is_idle() {
             self.received.extend_from_slice(bytes);
         } else {
             let calls = &self.calls;
@@ -576,6 +588,7 @@ impl Process {
         self.untroubled_since = None;
         self.received.clear();
         self.unsent.clear();
+        self.stage = None;
         self.tamper.disconnected();
     }
 
@@ -600,6 +613,7 @@ impl Process {
                         let stream = context.network.connect(context.now, self.host, Route::Server);
                         context.note(format_args!("{} connects {stream}", self.name));
                         self.stream = Some((stream, false));
+                        self.stage = (self.security == Security::Tls).then(tls::client);
                     }
                     Output::Disconnect => self.disconnect(context),
                     Output::Over(ending) => {
@@ -673,14 +687,26 @@ impl Process {
     /// Sends until there is nothing left or no capacity. Returns whether there may be more to write.
     fn flush(&mut self, context: &mut SimContext) -> bool {
         let Some((stream, true)) = self.stream else { return false };
-        if self.unsent.is_empty() {
+        if let Some(stage) = &mut self.stage {
+            // A stage takes more when the network has taken what it has.
+            let count = stage.send(&self.unsent);
+            self.unsent.drain(..count);
+        }
+        let unsent = self.stage.as_ref().map_or(&self.unsent[..], TlsStage::unsent);
+        if unsent.is_empty() {
             return false;
         }
-        match context.network.write(context.now, stream, Side::Client, &self.unsent) {
-            Ok(count) => {
-                self.unsent.drain(..count);
-                self.unsent.is_empty()
-            }
+        match context.network.write(context.now, stream, Side::Client, unsent) {
+            Ok(count) => match &mut self.stage {
+                Some(stage) => {
+                    stage.sent(count);
+                    stage.unsent().is_empty()
+                }
+                None => {
+                    self.unsent.drain(..count);
+                    self.unsent.is_empty()
+                }
+            },
             Err(_) => {
                 // The server's last frames must still be read.
                 while let Read::Bytes(bytes) = context.network.read(context.now, stream, Side::Client) {

@@ -1,7 +1,8 @@
 //! It plays one seed of nodes, from the first process to an empty server.
 
 use super::super::client::{Client, Health};
-use super::super::host::{ClientConduct, Host};
+use super::super::faults::Sabotage;
+use super::super::host::{ClientConduct, Host, Security};
 use super::super::script::{KeySpace, Script, Storm, StormOptions};
 use super::super::world::{
     Happening, SimContext, WorldEvent, behaviour, random_network_model, server_limits,
@@ -127,7 +128,12 @@ impl World {
         }
         context.event_queue.schedule(storm_ends, WorldEvent::Elastic(Cue::PhaseDue));
         let limits = server_limits(&mut sim_rng);
-        let host = Host::new(SimRng::new(seed, 1002), limits, options.sabotage, ClientConduct::Late);
+        // The saboteur changes frames, which TLS would hide.
+        if options.sabotage == Sabotage::None && seed % 4 == 3 {
+            context.security = Security::Tls;
+        }
+        let conduct = (ClientConduct::Late, context.security);
+        let host = Host::new(SimRng::new(seed, 1002), limits, options.sabotage, conduct);
         let nodes: Vec<Node> = (0..nodes)
             .map(|number| {
                 let sim_rng = SimRng::new(seed, 2000 + number as u64);

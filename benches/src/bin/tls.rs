@@ -1,0 +1,154 @@
+//! What TLS costs: `tls [CLIENTS [ROUNDS]]`. Run it on one core: `taskset -c 0 target/release/tls`.
+//!
+//! A server without TLS and one with it stand in this process, and sessions of one event loop meet at a barrier of each,
+//! in turns. Then one client after the other opens a session at each, which without TLS is a connection and a greeting;
+//! the difference is the handshake. The certificates are of ECDSA P-256.
+
+#[path = "../../../core/src/tls/tests/certificates.rs"]
+mod certificates;
+
+use certificates::Authority;
+use rendezvous_core::driver::native_client::{NativeClient, NativeClientOptions, NativeRequest};
+use rendezvous_core::driver::server::{Server, ServerOptions};
+use rendezvous_core::driver::socket::wait_readable;
+use rendezvous_core::driver::store::Timeout;
+use rendezvous_core::wire::native::Participants;
+use rendezvous_core::{
+    Loop, LoopEvent, MemberId, SessionEvent, TlsAcceptor, TlsClientOptions, TlsConnector, TlsServerOptions,
+};
+use std::error::Error;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const REPETITIONS: usize = 9;
+const SESSIONS_OPENED: usize = 200;
+const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(30));
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<usize>());
+    let clients = numbers.next().transpose()?.unwrap_or(8);
+    let rounds = numbers.next().transpose()?.unwrap_or(2000);
+    let folder = std::env::temp_dir().join(format!("rdzv-{}-bench-tls", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let measured = measure(&folder, clients, rounds);
+    std::fs::remove_dir_all(&folder)?;
+    measured
+}
+
+fn measure(folder: &Path, clients: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
+    let authority = Authority::new();
+    let (cert_file, key_file) = authority.issue(&["127.0.0.1"]).write(folder, "server");
+    let ca_file = authority.write(folder, "ca.pem");
+    let identity = Some(authority.issue(&["node"]).write(folder, "node"));
+    let client_ca_file = Some(ca_file.clone());
+    let acceptor = TlsAcceptor::new(TlsServerOptions { cert_file, key_file, client_ca_file })?;
+    let connector = TlsConnector::new(TlsClientOptions { ca_file, identity, server_name: None })?;
+    let plain = Side::new(ServerOptions::on("127.0.0.1", 0), NativeClientOptions::default(), clients)?;
+    let server = ServerOptions { tls: Some(acceptor), ..ServerOptions::on("127.0.0.1", 0) };
+    let client = NativeClientOptions { tls: Some(connector), ..NativeClientOptions::default() };
+    let secured = Side::new(server, client, clients)?;
+    let mut sides = [plain, secured];
+    let (mut barriers, mut openings) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    for side in &mut sides {
+        side.meet(rounds / 4)?;
+    }
+    for _ in 0..REPETITIONS {
+        for (side, times) in sides.iter_mut().zip(&mut barriers) {
+            times.push(side.meet(rounds)?);
+        }
+        for (side, times) in sides.iter_mut().zip(&mut openings) {
+            times.push(side.open(SESSIONS_OPENED)?);
+        }
+    }
+    let [plain, secured] = barriers.map(median);
+    println!(
+        "native barrier of {clients}: {plain:.1} us, with TLS {secured:.1} us, {:.3} times",
+        secured / plain
+    );
+    let [plain, secured] = openings.map(median);
+    println!(
+        "session opened: {plain:.1} us, with mutual TLS {secured:.1} us; handshake {:.1} us",
+        secured - plain
+    );
+    Ok(())
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// A server, and the sessions of a loop.
+struct Side {
+    server: Server,
+    options: NativeClientOptions,
+    events: Loop,
+    sessions: Vec<MemberId>,
+}
+
+impl Side {
+    fn new(
+        server: ServerOptions,
+        options: NativeClientOptions,
+        clients: usize,
+    ) -> Result<Self, Box<dyn Error>> {
+        let server = Server::start(server)?;
+        let mut events = Loop::new()?;
+        let port = server.local_addr().port();
+        let sessions = (0..clients).map(|_| events.add_session("127.0.0.1", port, options.clone())).collect();
+        let mut side = Self { server, options, events, sessions };
+        side.until(clients, |event| matches!(event, SessionEvent::Open))?;
+        Ok(side)
+    }
+
+    /// Polls until so many events have come.
+    fn until(&mut self, count: usize, is_it: fn(&SessionEvent) -> bool) -> Result<(), Box<dyn Error>> {
+        let mut seen = 0;
+        while seen < count {
+            match self.events.next_event() {
+                Some(LoopEvent::Session(_, SessionEvent::Completed { result: Err(error), .. })) => {
+                    return Err(error.into());
+                }
+                Some(LoopEvent::Session(_, event)) => seen += usize::from(is_it(&event)),
+                Some(_) => {}
+                None => {
+                    // SAFETY: the loop keeps its descriptor open.
+                    let fd = unsafe { BorrowedFd::borrow_raw(self.events.fd()) };
+                    wait_readable(fd, Duration::from_secs(30))?;
+                    self.events.poll()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the time of a round of a barrier, in microseconds.
+    #[expect(clippy::disallowed_methods, reason = "a program reads the clock itself")]
+    fn meet(&mut self, rounds: usize) -> Result<f64, Box<dyn Error>> {
+        let count = u32::try_from(self.sessions.len())?;
+        let began = Instant::now();
+        for _ in 0..rounds {
+            for at in 0..self.sessions.len() {
+                let (name, participants) = (at.to_le_bytes(), Participants::Count(count));
+                let arrival =
+                    NativeRequest::Barrier { key: b"epoch", generation: 0, name: &name, participants };
+                let mut session = self.events.session(self.sessions[at]).ok_or("no session")?;
+                session.submit(&arrival, TIMEOUT).map_err(|error| format!("{error:?}"))?;
+            }
+            self.until(self.sessions.len(), |event| matches!(event, SessionEvent::Completed { .. }))?;
+        }
+        Ok(began.elapsed().as_secs_f64() * 1e6 / rounds as f64)
+    }
+
+    /// Returns the time in which a session is opened, in microseconds.
+    #[expect(clippy::disallowed_methods, reason = "a program reads the clock itself")]
+    fn open(&self, count: usize) -> Result<f64, Box<dyn Error>> {
+        let port = self.server.local_addr().port();
+        let began = Instant::now();
+        for _ in 0..count {
+            drop(NativeClient::connect("127.0.0.1", port, self.options.clone())?);
+        }
+        Ok(began.elapsed().as_secs_f64() * 1e6 / count as f64)
+    }
+}
