@@ -277,8 +277,8 @@ impl ClientAuth {
     }
 
     /// Begins the exchange on a new connection, with fresh random bytes. Returns the field `auth` of the first HELLO.
-    pub fn offer(&mut self, nonce: Bytes32, channel: Bytes32) -> &[u8] {
-        self.exchange = Exchange { client: nonce, server: [0; 32], channel };
+    pub fn offer(&mut self, nonce: Bytes32) -> &[u8] {
+        self.exchange = Exchange { client: nonce, ..Exchange::default() };
         self.stage = Stage::Offered;
         self.field = self.encode(Step::Offer, nonce);
         &self.field
@@ -293,8 +293,10 @@ impl ClientAuth {
         is_due
     }
 
-    /// Returns the field `auth` of the second HELLO, which proves the token. `hello` is that HELLO without the field.
-    pub fn prove(&mut self, hello: &ClientFrame<'_>) -> &[u8] {
+    /// Returns the field `auth` of the second HELLO, which proves the token. `hello` is that HELLO without the field, and
+    /// `channel` is the binding to an encrypted channel, or zeros.
+    pub fn prove(&mut self, hello: &ClientFrame<'_>, channel: Bytes32) -> &[u8] {
+        self.exchange.channel = channel;
         let Credentials { key, .. } = &self.credentials;
         let unproven = self.encode(Step::Proof, [0; 32]);
         let proof = key.proof(Prover::Client, &self.exchange, &hello.with_auth(&unproven));

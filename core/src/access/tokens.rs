@@ -93,10 +93,10 @@ impl Tokens {
     ///
     /// A name that the server does not know is not refused yet, so that names cannot be tried out more cheaply than
     /// secrets.
-    pub fn challenge(&self, field: &[u8], nonce: Bytes32, channel: Bytes32) -> Option<Challenge> {
+    pub fn challenge(&self, field: &[u8], nonce: Bytes32) -> Option<Challenge> {
         let AuthField { step: Step::Offer, bytes, token } = AuthField::parse(field)? else { return None };
         let token = self.0.iter().find(|other| other.name.as_bytes() == token).cloned();
-        Some(Challenge { token, exchange: Exchange { client: bytes, server: nonce, channel } })
+        Some(Challenge { token, exchange: Exchange { client: bytes, server: nonce, ..Exchange::default() } })
     }
 }
 
@@ -108,16 +108,18 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// Checks the proof in a second HELLO. Returns the client's token, and the server's proof.
-    pub fn verify(self, hello: &ClientFrame<'_>) -> Option<(Arc<AuthToken>, Bytes32)> {
+    /// Checks the proof in a second HELLO, which arrived through the encrypted channel with this binding, or zeros.
+    /// Returns the client's token, and the server's proof.
+    pub fn verify(self, hello: &ClientFrame<'_>, channel: Bytes32) -> Option<(Arc<AuthToken>, Bytes32)> {
+        let exchange = Exchange { channel, ..self.exchange };
         let ClientFrame::Hello { auth, .. } = *hello else { return None };
         let AuthField { step: Step::Proof, bytes, token: name } = AuthField::parse(auth)? else {
             return None;
         };
         let token = self.token.filter(|token| token.name.as_bytes() == name)?;
         let unproven = AuthField { step: Step::Proof, bytes: [0; 32], token: name }.encode();
-        let is_right = token.key.accepts(Prover::Client, &self.exchange, &hello.with_auth(&unproven), &bytes);
-        let proof = is_right.then(|| token.key.proof(Prover::Server, &self.exchange, hello))?;
+        let is_right = token.key.accepts(Prover::Client, &exchange, &hello.with_auth(&unproven), &bytes);
+        let proof = is_right.then(|| token.key.proof(Prover::Server, &exchange, hello))?;
         Some((token, proof))
     }
 }

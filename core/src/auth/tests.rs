@@ -84,11 +84,11 @@ fn a_proof_covers_its_end_the_exchange_and_every_field() {
 fn a_client_accepts_only_the_proof_for_what_it_sent() {
     let key = TokenKey::new(SECRET.as_bytes());
     let mut client = ClientAuth::new(Credentials::parse(SECRET).unwrap());
-    client.offer([1; 32], [0; 32]);
+    client.offer([1; 32]);
     assert!(!client.proven(&[0; 32]), "the server has not been challenged");
     assert!(client.challenged([2; 32]));
     assert!(!client.challenged([2; 32]), "a second challenge is a violation");
-    let field = client.prove(&hello(0)).to_vec();
+    let field = client.prove(&hello(0), [0; 32]).to_vec();
     let exchange = Exchange { client: [1; 32], server: [2; 32], channel: [0; 32] };
     let own = AuthField::parse(&field).unwrap().bytes;
     assert!(!client.proven(&own), "the client's own proof, sent back");
@@ -96,10 +96,10 @@ fn a_client_accepts_only_the_proof_for_what_it_sent() {
     let right = key.proof(Prover::Server, &exchange, &hello(0).with_auth(&field));
     assert!(client.proven(&right));
     assert!(client.is_proven());
-    client.offer([3; 32], [0; 32]);
+    client.offer([3; 32]);
     assert!(!client.is_proven(), "a new connection begins without trust");
     assert!(client.challenged([2; 32]));
-    client.prove(&hello(0));
+    client.prove(&hello(0), [0; 32]);
     assert!(!client.proven(&right), "the proof of an earlier connection");
 }
 

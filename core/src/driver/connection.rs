@@ -42,6 +42,11 @@ impl Connection {
         self.tls = Some(Box::new(stage));
     }
 
+    /// Returns the binding to the channel of TLS, or zeros.
+    pub(super) fn binding(&self) -> [u8; 32] {
+        self.tls.as_ref().and_then(|stage| stage.binding()).unwrap_or_default()
+    }
+
     /// Checks, once the connecting socket is ready, whether it is connected.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         finish_connect(&self.socket)?;

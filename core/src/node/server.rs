@@ -152,6 +152,9 @@ impl Server {
                 self.conns.find(conn)?;
                 self.remove(conn, CloseReason::HostSilent(os_error));
             }
+            Input::Secured { conn, channel } => {
+                self.conns.find(conn)?.channel = Some(Box::new(channel));
+            }
             Input::TlsFailed { conn, fault } => {
                 self.conns.find(conn)?;
                 self.stats.expelled += 1;

@@ -40,6 +40,8 @@ struct Secured {
     /// Number of the server's bytes that are in the ciphertext and that it does not know to be sent.
     sealed: usize,
     is_queued: bool,
+    /// Whether the server knows the binding to the channel.
+    is_bound: bool,
 }
 
 impl TlsServer {
@@ -167,7 +169,7 @@ impl TlsServer {
             match first {
                 TLS_FIRST_BYTE => {
                     let stage = TlsStage::server(config);
-                    let secured = Secured { stage, sealed: 0, is_queued: false };
+                    let secured = Secured { stage, sealed: 0, is_queued: false, is_bound: false };
                     self.transports[conn.index as usize] = Some(Transport::Tls(Box::new(secured)));
                 }
                 first if first == MAGIC[0] => return self.refuse(now, conn),
@@ -181,6 +183,12 @@ impl TlsServer {
         plaintext.clear();
         let received = secured.stage.receive(bytes, plaintext);
         let is_ended = secured.stage.is_ended();
+        if !secured.is_bound
+            && let Some(channel) = secured.stage.binding()
+        {
+            secured.is_bound = true;
+            server.handle(now, Input::Secured { conn, channel })?;
+        }
         if !plaintext.is_empty() {
             server.handle(now, Input::Received { conn, bytes: plaintext })?;
         }

@@ -27,11 +27,11 @@ fn tokens() -> Tokens {
 /// Returns the exchange after the client's proof, which may be spoiled.
 fn prove(text: &str, spoil: impl Fn(&mut Vec<u8>)) -> Option<(Arc<AuthToken>, Bytes32)> {
     let mut client = ClientAuth::new(Credentials::parse(text).unwrap());
-    let challenge = tokens().challenge(client.offer([1; 32], [0; 32]), [2; 32], [0; 32])?;
+    let challenge = tokens().challenge(client.offer([1; 32]), [2; 32])?;
     assert!(client.challenged([2; 32]));
-    let mut field = client.prove(&hello(b"node")).to_vec();
+    let mut field = client.prove(&hello(b"node"), [0; 32]).to_vec();
     spoil(&mut field);
-    let verified = challenge.verify(&hello(b"node").with_auth(&field));
+    let verified = challenge.verify(&hello(b"node").with_auth(&field), [0; 32]);
     if let Some((_, proof)) = &verified {
         assert!(client.proven(proof));
     }
@@ -65,17 +65,17 @@ fn nothing_but_the_right_proof_of_the_offered_token_is_accepted() {
 #[test]
 fn a_recorded_proof_is_worthless_on_another_connection_or_for_another_hello() {
     let mut client = ClientAuth::new(Credentials::parse(&format!("trainer {SECRET}")).unwrap());
-    let offer = client.offer([1; 32], [0; 32]).to_vec();
+    let offer = client.offer([1; 32]).to_vec();
     client.challenged([2; 32]);
-    let field = client.prove(&hello(b"node")).to_vec();
-    let challenge = |nonce, channel| tokens().challenge(&offer, nonce, channel).unwrap();
+    let field = client.prove(&hello(b"node"), [0; 32]).to_vec();
+    let challenge = |nonce| tokens().challenge(&offer, nonce).unwrap();
     let recorded = hello(b"node").with_auth(&field);
-    assert!(challenge([2; 32], [0; 32]).verify(&recorded).is_some());
-    assert!(challenge([3; 32], [0; 32]).verify(&recorded).is_none(), "another nonce of the server");
-    assert!(challenge([2; 32], [9; 32]).verify(&recorded).is_none(), "another channel");
+    assert!(challenge([2; 32]).verify(&recorded, [0; 32]).is_some());
+    assert!(challenge([3; 32]).verify(&recorded, [0; 32]).is_none(), "another nonce of the server");
+    assert!(challenge([2; 32]).verify(&recorded, [9; 32]).is_none(), "another channel");
     let changed = hello(b"other").with_auth(&field);
-    assert!(challenge([2; 32], [0; 32]).verify(&changed).is_none(), "another node name");
-    assert!(tokens().challenge(&field, [2; 32], [0; 32]).is_none(), "a proof offers nothing");
+    assert!(challenge([2; 32]).verify(&changed, [0; 32]).is_none(), "another node name");
+    assert!(tokens().challenge(&field, [2; 32]).is_none(), "a proof offers nothing");
 }
 
 #[test]

@@ -554,11 +554,12 @@ impl SessionDriver {
                 }
                 ToWrite::Opening(label, identity) => {
                     out.put(&MAGIC);
-                    let hello = self.machine.hello(identity, self.node.as_bytes(), random(), [0; 32]);
+                    let hello = self.machine.hello(identity, self.node.as_bytes(), random());
                     encode_frame(out, label, &hello)
                 }
                 ToWrite::Proof(label, identity) => {
-                    encode_frame(out, label, &self.machine.proof(identity, self.node.as_bytes()))
+                    let channel = self.connection.as_ref().map(Connection::binding).unwrap_or_default();
+                    encode_frame(out, label, &self.machine.proof(identity, self.node.as_bytes(), channel))
                 }
                 ToWrite::Request(id, label) => match self.requests.get(id) {
                     Some(encoded) => {

@@ -24,26 +24,20 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         self.auth = Some(ClientAuth::new(credentials));
     }
 
-    /// Returns HELLO for a node with this name. `nonce` are fresh random bytes. `channel` is the binding to an encrypted channel, or zeros.
-    pub fn hello<'a>(
-        &'a mut self,
-        identity: Identity,
-        node: &'a [u8],
-        nonce: Bytes32,
-        channel: Bytes32,
-    ) -> ClientFrame<'a> {
+    /// Returns HELLO for a node with this name. `nonce` are fresh random bytes.
+    pub fn hello<'a>(&'a mut self, identity: Identity, node: &'a [u8], nonce: Bytes32) -> ClientFrame<'a> {
         let hello = hello_of(self.session.options(), identity, node);
         match &mut self.auth {
-            Some(auth) => hello.with_auth(auth.offer(nonce, channel)),
+            Some(auth) => hello.with_auth(auth.offer(nonce)),
             None => hello,
         }
     }
 
-    /// Returns the second HELLO, which proves the token.
-    pub fn proof<'a>(&'a mut self, identity: Identity, node: &'a [u8]) -> ClientFrame<'a> {
+    /// Returns the second HELLO, which proves the token. `channel` is the binding to an encrypted channel, or zeros.
+    pub fn proof<'a>(&'a mut self, identity: Identity, node: &'a [u8], channel: Bytes32) -> ClientFrame<'a> {
         let hello = hello_of(self.session.options(), identity, node);
         match &mut self.auth {
-            Some(auth) => hello.with_auth(auth.prove(&hello)),
+            Some(auth) => hello.with_auth(auth.prove(&hello, channel)),
             None => hello,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::event::{CloseReason, InputError};
 use crate::access::Challenge;
+use crate::auth::Bytes32;
 use crate::ids::ConnId;
 use crate::prelude::*;
 use crate::shared::SharedBytes;
@@ -18,6 +19,8 @@ pub(super) struct Conn {
     generation: u32,
     pub(super) peer: SocketAddr,
     pub(super) protocol: Protocol,
+    /// Binding to the channel of TLS, if the connection has one.
+    pub(super) channel: Option<Box<Bytes32>>,
     /// The start of an incomplete frame, or frames that wait until the peer has read its answers.
     pub(super) inbox: Vec<u8>,
     /// Unsent answers.
@@ -141,6 +144,7 @@ impl Conns {
             generation: id.generation,
             peer,
             protocol: Protocol::Unknown,
+            channel: None,
             inbox: Vec::new(),
             outbox: Outbox::default(),
             to_send: false,

@@ -1,6 +1,7 @@
 //! Inputs and outputs of a server.
 
 use crate::access::{Access, AuthToken};
+use crate::auth::Bytes32;
 use crate::error::OneLine;
 use crate::ids::ConnId;
 use crate::prelude::*;
@@ -56,6 +57,13 @@ pub enum Input<'a> {
         conn: ConnId,
         /// Error number of the operating system.
         os_error: i32,
+    },
+    /// The connection has an encrypted channel, which the proofs of tokens cover.
+    Secured {
+        /// Connection with the channel.
+        conn: ConnId,
+        /// Binding to the channel (RFC 9266).
+        channel: Bytes32,
     },
     /// The connection cannot be used any more, because TLS failed.
     TlsFailed {

@@ -8,6 +8,8 @@ use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store::{Store, Timeout};
 use crate::driver::testing::{TemporaryFolder, becomes_readable};
 use crate::driver::tls::{TlsAcceptor, TlsClientOptions, TlsConnector, TlsServerOptions};
+use crate::driver::token_file::{ClientToken, ServerTokens};
+use crate::error::ErrorKind;
 use crate::node::server::{CloseReason, Event};
 use crate::tls_fault::TlsFault;
 use std::path::Path;
@@ -220,4 +222,23 @@ fn a_session_of_a_loop_uses_tls() {
         }
     }
     assert!(refusal.expect("refused").to_string().contains("the server requires TLS"));
+}
+
+#[test]
+fn a_token_is_proven_for_the_channel_of_both_ends() {
+    let files = Files::new("tls-token");
+    let token = files.path().join("token");
+    std::fs::write(&token, "0123456789abcdef0123456789abcdef").expect("a token file");
+    let tls = TlsAcceptor::new(files.server(&["127.0.0.1"])).expect("usable files");
+    let auth_tokens = Some(ServerTokens::open(&token).expect("tokens"));
+    let guarded = ServerOptions { tls: Some(tls), auth_tokens, ..ServerOptions::on("127.0.0.1", 0) };
+    let server = Server::start(guarded).expect("a server");
+    let auth_token = Some(ClientToken::open(&token).expect("a token"));
+    let secured = NativeClientOptions { auth_token, ..options(Some(files.client())) };
+    let port = server.local_addr().port();
+    // Only with the same binding at both ends is the proof right: `a_proof_that_was_made_for_another_channel_opens_nothing`.
+    let store = Store::connect_native("127.0.0.1", port, secured).expect("connected");
+    store.set(b"k", b"v", WHILE).expect("applied");
+    let error = connect(&server, Some(files.client())).expect_err("it has no token");
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error}");
 }

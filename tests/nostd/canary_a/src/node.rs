@@ -72,7 +72,7 @@ fn joins() -> Option<bool> {
     let mut buffer = [0; 512];
     let mut fill = Fill::new(&mut buffer);
     let ToWrite::Opening(label, identity) = client.poll_write(NOW)? else { return None };
-    encode_frame(&mut fill, label, &client.hello(identity, b"node", [0; 32], [0; 32])).ok()?;
+    encode_frame(&mut fill, label, &client.hello(identity, b"node", [0; 32])).ok()?;
     let ToWrite::Request(written, label) = client.poll_write(NOW)? else { return None };
     encode_frame(&mut fill, label, &join).ok()?;
     let sent = fill.finish().ok()? > length.0 && written == id;

@@ -660,12 +660,12 @@ impl Process {
                 // The options do not ask for it.
                 ToWrite::Identify => continue,
                 ToWrite::Opening(label, identity) => {
-                    let hello = self.machine.hello(identity, self.name.as_bytes(), [0; 32], [0; 32]);
+                    let hello = self.machine.hello(identity, self.name.as_bytes(), [0; 32]);
                     self.unsent.extend_from_slice(&MAGIC);
                     frames::native(label, &hello)
                 }
                 ToWrite::Proof(label, identity) => {
-                    frames::native(label, &self.machine.proof(identity, self.name.as_bytes()))
+                    frames::native(label, &self.machine.proof(identity, self.name.as_bytes(), [0; 32]))
                 }
                 ToWrite::Request(id, label) => match self.calls.get(&id) {
                     Some(call) => frames::native(label, &Encoded(&call.request)),

@@ -4,7 +4,7 @@ use super::rounds::run_of_key;
 use super::{Native, RequestId, ServerContext};
 use crate::access::{AuthToken, Denied, Rights};
 use crate::ids::ConnId;
-use crate::node::server::conns::{Greeting, Protocol};
+use crate::node::server::conns::{Conn, Greeting, Protocol};
 use crate::node::server::event::CloseReason;
 use crate::prelude::*;
 use crate::session::table::{Hello, Input, SessionId};
@@ -36,11 +36,13 @@ impl Native {
     ) -> Result<Authenticated, Fault<'static>> {
         let refused = |why| Fault::new(FaultCode::Unauthenticated, why, 0);
         let ClientFrame::Hello { auth, .. } = *hello else { return Err(refused(NO_TOKEN)) };
-        let Some(Protocol::Native(greeting)) = context.conns.at(conn).map(|conn| &mut conn.protocol) else {
+        let Some(Conn { protocol: Protocol::Native(greeting), channel, .. }) = context.conns.at(conn) else {
             return Err(refused(NO_TOKEN));
         };
         if let Greeting::Challenged(challenge) = core::mem::replace(greeting, Greeting::Awaited) {
-            let (token, proof) = challenge.verify(hello).ok_or(refused(WRONG_TOKEN))?;
+            let (token, proof) = challenge
+                .verify(hello, channel.as_deref().copied().unwrap_or_default())
+                .ok_or(refused(WRONG_TOKEN))?;
             self.send_unnumbered(context, conn, &ServerFrame::Proof { proof });
             return Ok(Authenticated::As(Some(token)));
         }
@@ -48,7 +50,7 @@ impl Native {
             return if auth.is_empty() { Ok(Authenticated::As(None)) } else { Err(refused(NOT_ASKED)) };
         };
         let nonce = self.instance.nonce(self.opened_total);
-        let challenge = tokens.challenge(auth, nonce, [0; 32]).ok_or(refused(NO_TOKEN))?;
+        let challenge = tokens.challenge(auth, nonce).ok_or(refused(NO_TOKEN))?;
         *greeting = Greeting::Challenged(Box::new(challenge));
         self.send_unnumbered(context, conn, &ServerFrame::Challenge { nonce });
         Ok(Authenticated::Challenged)

@@ -42,12 +42,17 @@ impl Rig {
 
     /// Sends both HELLOs of a client with this token, and returns the second one.
     fn prove(&mut self, conn: ConnId, token: &str, hello: &ClientFrame<'_>) -> Vec<u8> {
+        self.prove_on(conn, [0; 32], token, hello)
+    }
+
+    /// The same on a channel with this binding, as the client knows it.
+    fn prove_on(&mut self, conn: ConnId, channel: [u8; 32], token: &str, hello: &ClientFrame<'_>) -> Vec<u8> {
         let mut client = ClientAuth::new(Credentials::parse(token).expect("a token"));
-        let first = opening(0, &hello.with_auth(client.offer(nonce_of(conn), [0; 32])));
+        let first = opening(0, &hello.with_auth(client.offer(nonce_of(conn))));
         self.send(conn, &first);
         let nonce = self.challenge(conn).expect("a challenge");
         assert!(client.challenged(nonce));
-        let second = encoded(0, 0, &hello.with_auth(client.prove(hello)));
+        let second = encoded(0, 0, &hello.with_auth(client.prove(hello, channel)));
         self.send(conn, &second);
         second
     }
@@ -75,7 +80,7 @@ fn a_client_without_the_token_gets_no_session() {
     let impatient = rig.connect(2);
     let mut client = ClientAuth::new(Credentials::parse(ADMIN).expect("a token"));
     let hello = hello(0, 0, [0; 16], 0, "n");
-    rig.send(impatient, &[opening(0, &hello.with_auth(client.offer([1; 32], [0; 32]))), request].concat());
+    rig.send(impatient, &[opening(0, &hello.with_auth(client.offer([1; 32]))), request].concat());
     let closed = FrameError::NotHello(0x0010);
     assert_eq!(rig.closed[&impatient], CloseReason::NativeProtocol(closed), "a request before the proof");
     for conn in [none, wrong, impatient] {
@@ -92,10 +97,25 @@ fn a_recorded_greeting_opens_nothing() {
     let mut client = ClientAuth::new(Credentials::parse(ADMIN).expect("a token"));
     // The client's nonce is the recorded one, and the server's is not.
     let replay = rig.connect(1);
-    rig.send(replay, &opening(0, &hello.with_auth(client.offer([0; 32], [0; 32]))));
+    rig.send(replay, &opening(0, &hello.with_auth(client.offer([0; 32]))));
     rig.send(replay, &proof);
     assert!(rig.lines(replay).last().is_some_and(|line| line.contains("Unauthenticated 2")));
     assert_eq!(rig.server.stats().sessions, 1);
+}
+
+#[test]
+fn a_proof_that_was_made_for_another_channel_opens_nothing() {
+    let mut rig = guarded();
+    let hello = hello(0, 0, [0; 16], 0, "n");
+    let opened =
+        [(0, [7; 32], true), (1, [8; 32], false), (2, [0; 32], false)].map(|(index, channel, is_own)| {
+            let conn = rig.connect(index);
+            rig.feed(Input::Secured { conn, channel: [7; 32] });
+            rig.prove_on(conn, channel, ADMIN, &hello);
+            assert_eq!(rig.closed.contains_key(&conn), !is_own);
+            rig.lines(conn).iter().any(|line| line.contains("Welcome"))
+        });
+    assert_eq!(opened, [true, false, false], "an attacker between two channels passes on what it gets");
 }
 
 #[test]
@@ -103,7 +123,7 @@ fn a_server_without_tokens_refuses_a_client_that_wants_proof() {
     let mut rig = rig();
     let conn = rig.connect(0);
     let mut client = ClientAuth::new(Credentials::parse(ADMIN).expect("a token"));
-    rig.send(conn, &opening(0, &hello(0, 0, [0; 16], 0, "n").with_auth(client.offer([1; 32], [0; 32]))));
+    rig.send(conn, &opening(0, &hello(0, 0, [0; 16], 0, "n").with_auth(client.offer([1; 32]))));
     assert_eq!(rig.lines(conn), ["0 Error Unauthenticated 3 0 "]);
 }
 
