@@ -227,6 +227,7 @@ const ENTRIES: &[Entry] = &[
         "2026-11-23T09:12:01.204Z info",
         Check::Tested("rdzv_run_prints_what_its_guide_shows"),
     ),
+    Entry("SECURITY.md", "# NAME", Check::Tested("tokens_of_the_guide_are_what_a_server_reads")),
     Entry("docs/tls.md", "openssl req -x509", Check::Tested("certificates_of_the_guide_admit_a_client")),
     Entry("docs/tls.md", "rdzv server --bind", Check::Commands),
     Entry("docs/run.md", "rdzv run: waiting for nodes", Check::Compared("cli/src/run/waiting.rs")),

@@ -320,3 +320,10 @@ fn certificates_of_the_guide_admit_a_client() {
         assert_eq!(ran.stderr, "");
     }
 }
+
+#[test]
+fn tokens_of_the_guide_are_what_a_server_reads() {
+    let text = block("SECURITY.md", "# NAME").text;
+    let tokens = rendezvous_core::access::Tokens::parse(&text).expect("three tokens");
+    assert_eq!(tokens.count(), 3);
+}
