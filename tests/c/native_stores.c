@@ -7,7 +7,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
 static const rdzv_status INVALID = RDZV_INVALID_ARGUMENT;
 
@@ -504,7 +503,8 @@ void native_stores_prove_their_token(void) {
   token_file(reader, "reader abcdef0123456789abcdef0123456789");
   token_file(wrong, "reader ffffffffffffffffffffffffffffffff");
   rdzv_server_options guarded = {.struct_size = sizeof guarded, .auth_token_file = tokens, .c10d_from = "10.0.0.0/8"};
-  rdzv_server *server = start_server(&guarded);
+  rdzv_server *server = NULL;
+  OK(rdzv_server_new(NULL, &guarded, &server, &error));
   rdzv_store_options options = options_for(rdzv_server_port(server));
   options.connect_timeout_ms = -1;
   rdzv_store *admin = NULL, *store = NULL;
@@ -529,7 +529,7 @@ void native_stores_prove_their_token(void) {
   FAILS(INVALID, rdzv_server_new(NULL, &guarded, &none, &error));
   rdzv_store_free(admin);
   rdzv_server_free(server);
-  CHECK(unlink(tokens) == 0 && unlink(reader) == 0 && unlink(wrong) == 0);
+  CHECK(remove(tokens) == 0 && remove(reader) == 0 && remove(wrong) == 0);
 }
 
 void native_stores_refuse_bad_arguments(void) {
