@@ -60,6 +60,8 @@ pub const RDZV_WHY_REFUSED: i32 = 17;
 pub const RDZV_WHY_GAVE_UP: i32 = 18;
 /// Reason: it was stopped before its work was done, and said so.
 pub const RDZV_WHY_STOPPED: i32 = 19;
+/// Reason: an administrator ended its session.
+pub const RDZV_WHY_ENDED_BY_ADMIN: i32 = 20;
 
 /// Event of a round or of the run. Fields that its kind does not name are 0 or NULL.
 #[repr(C)]
@@ -201,6 +203,7 @@ mod tests {
             RDZV_WHY_REFUSED,
             RDZV_WHY_GAVE_UP,
             RDZV_WHY_STOPPED,
+            RDZV_WHY_ENDED_BY_ADMIN,
         ];
         assert!(Why::ALL.iter().map(|why| i32::from(why.number())).eq(named));
     }

@@ -142,6 +142,9 @@ rdzv_status rdzv_parse_endpoint(const uint8_t *endpoint, size_t endpoint_len, rd
 // Reason: it was stopped before its work was done, and said so.
 #define RDZV_WHY_STOPPED 19
 
+// Reason: an administrator ended its session.
+#define RDZV_WHY_ENDED_BY_ADMIN 20
+
 // Event of a round or of the run. Fields that its kind does not name are 0 or NULL.
 typedef struct {
   // Set to `sizeof(rdzv_round_event)` before the call. The library sets it to the number of bytes it
