@@ -12,6 +12,7 @@ use super::supervisor::{Notice, Outcome, Supervisor};
 use super::watchdog::ExpiredTimer;
 use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::SortedMap;
+use rendezvous_core::time::Seconds;
 use serde_json::{Map, Value, json};
 
 /// Values that do not change during a run.
@@ -188,7 +189,7 @@ impl EventRecorder {
         if let Some(timer) = timer {
             inner.insert("worker_pid".to_owned(), timer.pid.to_string().into());
             inner.insert("scope_id".to_owned(), timer.scope.as_ref().into());
-            inner.insert("expiration_time".to_owned(), timer.expires.as_secs_f64().to_string().into());
+            inner.insert("expiration_time".to_owned(), Seconds(timer.expires).to_string().into());
             inner.insert("signal".to_owned(), timer.signal.to_string().into());
         }
         writer.write(name, "RUNNING", &self.facts, &Detail::default(), inner);

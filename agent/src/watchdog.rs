@@ -10,10 +10,11 @@
 //! among those with a signal, and all its timers are removed.
 
 use alloc::collections::VecDeque;
+use rendezvous_core::error::Span;
 use rendezvous_core::ordered::Set;
 use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::SortedMap;
-use rendezvous_core::time::PauseDetector;
+use rendezvous_core::time::{PauseDetector, Seconds};
 use serde_json::Value;
 
 /// Maximum length of a line in bytes, without its end: the size up to which a write to a pipe is atomic.
@@ -57,16 +58,17 @@ pub struct ExpiredTimer {
 /// Returns the line, with its end, by which process `pid` sets its timer of `scope`, which expires at `expires` since
 /// 1970, or removes it (`None`). Returns `None` if it would have more than [`LINE_BYTES_MAX`] bytes.
 pub fn timer_line(pid: u32, scope: &str, expires: Option<Duration>, signal: i32) -> Option<String> {
-    let (scope, expires) = (Value::from(scope), expires.map_or(-1.0, |expires| expires.as_secs_f64()));
+    let scope = Value::from(scope);
+    let expires = expires.map_or("-1.0".into(), |expires| format!("{:?}", Seconds(expires)));
     let line = format!(
-        "{{\"version\": 1, \"pid\": {pid}, \"scope_id\": {scope}, \"expiration_time\": {expires:?}, \"signal\": {signal}}}\n"
+        "{{\"version\": 1, \"pid\": {pid}, \"scope_id\": {scope}, \"expiration_time\": {expires}, \"signal\": {signal}}}\n"
     );
     (line.len() <= LINE_BYTES_MAX).then_some(line)
 }
 
 impl fmt::Display for ExpiredTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "timer {} (set for {:.1} s by pid {})", self.scope, self.span.as_secs_f64(), self.pid)
+        write!(f, "timer {} (set for {} by pid {})", self.scope, Span(self.span), self.pid)
     }
 }
 

@@ -7,7 +7,7 @@
 mod config;
 mod stage;
 
-pub use config::{ClientConfig, ConfigError, IS_BUILT, Identity, Part, Protocol, ServerConfig};
+pub use config::{Built, ClientConfig, ConfigError, Identity, Part, Protocol, ServerConfig};
 pub use stage::TlsStage;
 
 #[cfg(test)]

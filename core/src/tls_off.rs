@@ -40,8 +40,19 @@ pub enum Protocol {
     Rpc,
 }
 
-/// Whether this build has TLS.
-pub const IS_BUILT: bool = false;
+/// Proof that this build has TLS. There is none, so nothing that contains it is linked.
+#[derive(Clone, Copy, Debug)]
+pub struct Built(Infallible);
+
+impl Built {
+    /// Fails.
+    ///
+    /// # Errors
+    /// There is no TLS.
+    pub const fn check() -> Result<Self, ConfigError> {
+        Err(ConfigError::NotBuilt)
+    }
+}
 
 /// Configuration of a server.
 #[derive(Clone, Debug)]

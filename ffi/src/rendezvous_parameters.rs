@@ -3,6 +3,7 @@
 use crate::prelude::*;
 use rendezvous_core::rendezvous::parameters::{ConfigValue, RendezvousParameters};
 use rendezvous_core::rendezvous::parse::{Endpoint, parse_config};
+use rendezvous_core::time::Seconds;
 
 /// Parameters of a rendezvous: which nodes meet, where, and how. Strings are NUL-terminated UTF-8. A
 /// backend in user code receives the same struct; it is valid during the call only.
@@ -93,7 +94,7 @@ fn text_of(value: &ConfigValue) -> String {
         ConfigValue::None => String::new(),
         ConfigValue::Bool(value) => i64::from(*value).to_string(),
         ConfigValue::Int(value) => value.to_string(),
-        ConfigValue::Float(value) => value.to_string(),
+        ConfigValue::Duration(span) => Seconds(*span).to_string(),
         ConfigValue::Text(text) => text.clone(),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::driver::clock::since_1970;
 use crate::driver::prelude::*;
-use crate::tls::{ClientConfig, ConfigError, IS_BUILT, Part, Protocol, ServerConfig, TlsStage};
+use crate::tls::{Built, ClientConfig, ConfigError, Part, Protocol, ServerConfig, TlsStage};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -145,10 +145,6 @@ struct Reloaded<C: Configuration> {
 
 impl<C: Configuration> Reloaded<C> {
     fn new(options: C, protocol: Protocol) -> Result<Self, TlsError> {
-        if !IS_BUILT {
-            let file = options.files().into_iter().flatten().next();
-            return Err(TlsError::new(file.unwrap_or(Path::new("")), ConfigError::NotBuilt));
-        }
         let stamps = stamps(&options);
         let made = Mutex::new((options.make(protocol)?, stamps));
         Ok(Self { options, protocol, made })
@@ -178,7 +174,7 @@ fn stamps(options: &impl Configuration) -> [Stamp; 3] {
 
 /// TLS of a server: its files, and the configuration that was made of them.
 #[derive(Clone, Debug)]
-pub struct TlsAcceptor(Arc<Reloaded<TlsServerOptions>>);
+pub struct TlsAcceptor(Arc<Reloaded<TlsServerOptions>>, Built);
 
 impl TlsAcceptor {
     /// Reads the files.
@@ -194,7 +190,8 @@ impl TlsAcceptor {
     /// # Errors
     /// The file that cannot be used.
     pub fn of(options: TlsServerOptions, protocol: Protocol) -> Result<Self, TlsError> {
-        Ok(Self(Arc::new(Reloaded::new(options, protocol)?)))
+        let built = Built::check().map_err(|error| TlsError::new(&options.cert_file, error))?;
+        Ok(Self(Arc::new(Reloaded::new(options, protocol)?), built))
     }
 
     /// Returns the options.
@@ -215,7 +212,7 @@ impl TlsAcceptor {
 
 /// TLS of a client: its files, and the configuration that was made of them.
 #[derive(Clone, Debug)]
-pub struct TlsConnector(Arc<Reloaded<TlsClientOptions>>);
+pub struct TlsConnector(Arc<Reloaded<TlsClientOptions>>, Built);
 
 impl TlsConnector {
     /// Reads the files.
@@ -231,7 +228,8 @@ impl TlsConnector {
     /// # Errors
     /// The file that cannot be used.
     pub fn of(options: TlsClientOptions, protocol: Protocol) -> Result<Self, TlsError> {
-        Ok(Self(Arc::new(Reloaded::new(options, protocol)?)))
+        let built = Built::check().map_err(|error| TlsError::new(&options.ca_file, error))?;
+        Ok(Self(Arc::new(Reloaded::new(options, protocol)?), built))
     }
 
     /// Returns the options.

@@ -12,8 +12,8 @@ pub enum ConfigValue {
     Bool(bool),
     /// An integer.
     Int(i64),
-    /// A number with a fraction.
-    Float(f64),
+    /// A time span.
+    Duration(Duration),
     /// A string, as from a configuration string.
     Text(String),
 }
@@ -290,29 +290,22 @@ impl RendezvousParameters {
             None | Some(ConfigValue::None) => return Ok(None),
             Some(&ConfigValue::Bool(value)) => Some(i64::from(value)),
             Some(&ConfigValue::Int(value)) => Some(value),
-            Some(&ConfigValue::Float(value)) => whole(value),
+            Some(ConfigValue::Duration(span)) => i64::try_from(span.as_secs()).ok(),
             Some(ConfigValue::Text(text)) => parse_integer(text).ok(),
         };
         value.map(Some).ok_or_else(|| ParametersError::NotInt { key: key.into() })
     }
 }
 
-/// Returns a duration that is given as a number with a fraction, of a millisecond or more. `None` for anything else,
-/// which is read as an integer.
+/// Returns a duration of a millisecond or more that is given as one. `None` for anything else, which is read as an
+/// integer.
 pub(super) fn fractional_seconds(parameters: &RendezvousParameters, key: &str) -> Option<Duration> {
+    const SHORTEST: Duration = Duration::from_millis(1);
+    const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
     match parameters.config.get(key) {
-        Some(&ConfigValue::Float(seconds)) if (0.001..=f64::from(u32::MAX)).contains(&seconds) => {
-            Duration::try_from_secs_f64(seconds).ok()
-        }
+        Some(&ConfigValue::Duration(span)) if (SHORTEST..=LONGEST).contains(&span) => Some(span),
         _ => None,
     }
-}
-
-/// Cuts off the fraction; `None` if the rest does not fit.
-fn whole(value: f64) -> Option<i64> {
-    const BOUND: f64 = 9_223_372_036_854_775_808.0;
-    #[expect(clippy::cast_possible_truncation, reason = "the fraction is to be cut off")]
-    (-BOUND..BOUND).contains(&value).then_some(value as i64)
 }
 
 #[cfg(test)]
@@ -376,7 +369,7 @@ mod tests {
         }
         assert_eq!(parameters().get_as_bool("key", None), Ok(None));
         for value in
-            [text(""), text(" 1"), text("on"), text("2"), 2.into(), (-1).into(), ConfigValue::Float(1.0)]
+            [text(""), text(" 1"), text("on"), text("2"), 2.into(), (-1).into(), ConfigValue::Duration(Duration::from_secs(1))]
         {
             let error = parameters().with("key", value.clone()).get_as_bool("key", None).expect_err("none");
             assert_eq!(
@@ -399,8 +392,7 @@ mod tests {
             (text(" 7 "), Some(7)),
             (text("+7"), Some(7)),
             (text("-7"), Some(-7)),
-            (ConfigValue::Float(2.9), Some(2)),
-            (ConfigValue::Float(-2.9), Some(-2)),
+            (ConfigValue::Duration(Duration::from_millis(2900)), Some(2)),
         ] {
             assert_eq!(
                 parameters().with("key", value.clone()).get_as_int("key", None),
@@ -410,14 +402,7 @@ mod tests {
             assert_eq!(parameters().get_as_int("key", Some(&value)), Ok(number), "{value:?}");
         }
         assert_eq!(parameters().get_as_int("key", None), Ok(None));
-        for value in [
-            text(""),
-            text("x"),
-            text("7.5"),
-            ConfigValue::Float(f64::NAN),
-            ConfigValue::Float(f64::INFINITY),
-            ConfigValue::Float(1e300),
-        ] {
+        for value in [text(""), text("x"), text("7.5"), ConfigValue::Duration(Duration::MAX)] {
             let error = parameters().with("key", value.clone()).get_as_int("key", None).expect_err("none");
             assert_eq!(
                 error.to_string(),

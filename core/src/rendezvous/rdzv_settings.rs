@@ -4,6 +4,7 @@ use super::parameters::{ConfigValue, ParametersError, RendezvousParameters, frac
 use super::parse::{Endpoint, EndpointError};
 use super::timeouts::{TimeoutError, Timeouts};
 use crate::prelude::*;
+use crate::time::Seconds;
 use crate::wire::native::{LastCall, RankOrder, Terms};
 
 /// Name of the backend.
@@ -413,7 +414,7 @@ fn text_of(value: &ConfigValue) -> String {
         ConfigValue::None => String::new(),
         ConfigValue::Bool(value) => value.to_string(),
         ConfigValue::Int(value) => value.to_string(),
-        ConfigValue::Float(value) => value.to_string(),
+        ConfigValue::Duration(span) => Seconds(*span).to_string(),
         ConfigValue::Text(text) => text.clone(),
     }
 }

@@ -89,8 +89,19 @@ impl Protocol {
     }
 }
 
-/// Whether this build has TLS.
-pub const IS_BUILT: bool = true;
+/// Proof that this build has TLS.
+#[derive(Clone, Copy, Debug)]
+pub struct Built(());
+
+impl Built {
+    /// Returns the proof.
+    ///
+    /// # Errors
+    /// None is possible.
+    pub const fn check() -> Result<Self, ConfigError> {
+        Ok(Self(()))
+    }
+}
 
 /// Configuration of a server.
 #[derive(Clone, Debug)]

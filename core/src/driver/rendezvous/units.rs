@@ -41,7 +41,7 @@ pub fn with_units(parameters: &RendezvousParameters) -> Result<RendezvousParamet
             let not_a_duration =
                 || ParametersError::NotDuration { key: key.as_str().into(), value: text.as_str().into() };
             let span = parse_duration(text, Duration::from_secs(1)).ok_or_else(not_a_duration)?;
-            read.config.insert(key.clone(), ConfigValue::Float(span.as_secs_f64()));
+            read.config.insert(key.clone(), ConfigValue::Duration(span));
         }
     }
     Ok(read)
