@@ -4,7 +4,7 @@ use crate::prelude::*;
 use rendezvous_core::driver::tls::{
     TlsAcceptor, TlsClientOptions, TlsConnector, TlsError, TlsErrorReason, TlsServerOptions,
 };
-use rendezvous_core::tls::ConfigError;
+use rendezvous_core::tls::{Built, ConfigError};
 
 /// Files of TLS, in PEM. Zero them and set `struct_size`. They are read when the options are used, and
 /// again when they have changed. A library without TLS refuses them with `RDZV_UNSUPPORTED`.
@@ -40,6 +40,7 @@ unsafe fn files<'a>(options: *const rdzv_tls_options) -> Result<Option<Files<'a>
     if options.is_null() {
         return Ok(None);
     }
+    Built::check().map_err(|error| Fault::new(RDZV_UNSUPPORTED, format!("`options.tls`: {error}")))?;
     // SAFETY: the caller of the C function promises that a non-NULL struct has `struct_size` bytes, with texts that are
     // NULL or NUL-terminated.
     unsafe {

@@ -368,9 +368,15 @@ mod tests {
             assert_eq!(given.get_as_bool("key", Some(&text("nonsense"))), Ok(truth), "{value:?}");
         }
         assert_eq!(parameters().get_as_bool("key", None), Ok(None));
-        for value in
-            [text(""), text(" 1"), text("on"), text("2"), 2.into(), (-1).into(), ConfigValue::Duration(Duration::from_secs(1))]
-        {
+        for value in [
+            text(""),
+            text(" 1"),
+            text("on"),
+            text("2"),
+            2.into(),
+            (-1).into(),
+            ConfigValue::Duration(Duration::from_secs(1)),
+        ] {
             let error = parameters().with("key", value.clone()).get_as_bool("key", None).expect_err("none");
             assert_eq!(
                 error.to_string(),

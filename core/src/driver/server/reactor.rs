@@ -260,7 +260,7 @@ impl Reactor {
 
     /// Reads the files of the certificates again if they have changed.
     fn renew_certificates(&mut self) {
-        let event = match self.acceptor.as_ref().and_then(TlsAcceptor::renew) {
+        let event = match self.acceptor.as_ref().and_then(|acceptor| acceptor.renew()) {
             None => return,
             Some(Ok(config)) => {
                 self.machine.configure(config);
