@@ -159,7 +159,7 @@ impl Token {
         let victim = self.victim.as_deref().unwrap_or(&self.holder);
         let next_beat = || compare(&self.local_alive, &self.beat(self.beats), &self.beat(self.beats + 1));
         Some(match self.state {
-            TokenState::Claiming => compare(&self.local_alive, &self.expected, &self.beat(1)),
+            TokenState::Claiming => compare(&self.local_alive, &self.expected, &self.beat(self.beats + 1)),
             TokenState::Trying => compare(keys::TOKEN, "", &self.local),
             TokenState::Waiting => StoreStep::Wait { key: self.holder.clone(), until: self.wakes_at },
             TokenState::Refreshing | TokenState::Proving | TokenState::Beating | TokenState::Confirming => {
@@ -294,13 +294,18 @@ impl Token {
     fn compared(&mut self, now: Instant, value: &[u8]) -> Option<TokenEvent> {
         let value = core::str::from_utf8(value).unwrap_or_default();
         Some(match self.state {
-            TokenState::Claiming if *value == *self.beat(1) => {
-                self.beats = 1;
+            TokenState::Claiming if *value == *self.beat(self.beats + 1) => {
+                self.beats += 1;
                 TokenEvent::Mine
             }
             TokenState::Claiming => self.claimed_by(now, value),
             TokenState::Trying if *value == *self.local => TokenEvent::Mine,
             TokenState::Trying => self.held_by(now, value),
+            // For an absent key PyTorch's server returns the expected value.
+            TokenState::Proving if value.is_empty() || *value == *self.beat(self.beats) => {
+                self.expected = "".into();
+                TokenEvent::Absent
+            }
             TokenState::Refreshing | TokenState::Proving | TokenState::Beating | TokenState::Confirming => {
                 let next = self.beat(self.beats + 1);
                 if *value != *next {

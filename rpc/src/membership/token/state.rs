@@ -25,9 +25,10 @@ pub enum TokenState {
     Waking,
     /// Takes the token from the dead holder.
     Seizing,
-    /// Another worker was faster; removes the replaced heartbeat.
+    /// Another worker has taken the token; removes the replaced heartbeat.
     Tidying,
-    /// Has the token, and sends a heartbeat to prove that it is the process of its name that has it.
+    /// Has the token, and sends a heartbeat to prove that it is the process of its name that has it. If its heartbeat
+    /// key is absent, it writes the key again first: the others cannot take a token whose holder has none.
     Proving,
     /// Removes the dead holder's replaced heartbeat.
     Clearing,
@@ -69,6 +70,8 @@ pub enum TokenEvent {
     Others,
     /// The key has the holder's value still, though the holder's mark says that it returned the token.
     OthersMarked,
+    /// The key is absent.
+    Absent,
     /// The key has a value that changes: another process is alive.
     OthersAlive,
     /// The wait was released.
@@ -97,7 +100,9 @@ impl TokenState {
     pub const fn on(self, event: TokenEvent) -> Option<Self> {
         use TokenEvent as E;
         Some(match (self, event) {
+            // After a pause the replaced heartbeat stays: without it, the holder would look like one of PyTorch's.
             (Self::Claiming, E::Mine)
+            | (Self::Waking, E::Due)
             | (Self::Waiting, E::Released)
             | (Self::Pausing, E::Due)
             | (Self::Looking, E::NotSilent)
@@ -105,7 +110,7 @@ impl TokenState {
             | (Self::Tidying, E::Done) => Self::Trying,
             (Self::Claiming, E::Others) => Self::Outwaiting,
             (Self::Claiming, E::OthersAlive) => Self::NotUnique,
-            (Self::Outwaiting, E::Due) => Self::Claiming,
+            (Self::Outwaiting, E::Due) | (Self::Proving, E::Absent) => Self::Claiming,
             (Self::Outwaiting, E::Deadline) | (Self::Withdrawing, E::Done) => Self::GaveUp,
             (Self::Trying, E::Mine) | (Self::Seizing, E::MineOfDead) => Self::Proving,
             (Self::Trying, E::Others) => Self::Waiting,
@@ -116,7 +121,7 @@ impl TokenState {
             (Self::Looking, E::Silent) => Self::Revoking,
             (Self::Revoking, E::Mine) => Self::Waking,
             (Self::Waking, E::Done) => Self::Seizing,
-            (Self::Waking, E::Due) | (Self::Seizing, E::Others) => Self::Tidying,
+            (Self::Seizing, E::Others) => Self::Tidying,
             (Self::Proving, E::Mine) | (Self::Clearing, E::Done) => Self::Unmarking,
             (Self::Proving, E::MineOfDead) => Self::Clearing,
             (Self::Unmarking, E::Done) | (Self::Beating, E::Mine) => Self::Held,
@@ -172,11 +177,12 @@ mod tests {
         S::NotUnique,
         S::Lost,
     ];
-    const EVENTS: [E; 14] = [
+    const EVENTS: [E; 15] = [
         E::Mine,
         E::MineOfDead,
         E::Others,
         E::OthersMarked,
+        E::Absent,
         E::OthersAlive,
         E::Released,
         E::TimedOut,

@@ -211,6 +211,26 @@ fn who_was_taken_for_dead_learns_of_it() {
     }
 }
 
+/// It took over the heartbeat of a dead namesake that had the token, and was paused. Meanwhile another worker took the
+/// token from that namesake, and removed the heartbeat.
+#[test]
+fn no_token_is_held_without_a_heartbeat() {
+    // PyTorch's server returns the expected value for an absent key.
+    for absent in ["", "own:1"] {
+        let mut method = SubmitPath::claimed();
+        method.value("Token_for_w_join");
+        assert_eq!(method.step(), "Token_for_w_join_alive: own:1 -> own:2");
+        method.value(absent);
+        assert_eq!(method.step(), "Token_for_w_join_alive:  -> own:2");
+        method.value("own:2");
+        assert_eq!(method.step(), "RpcGroupManagementToken:  -> Token_for_w_join");
+        method.value("Token_for_w_join");
+        assert_eq!(method.step(), "Token_for_w_join_alive: own:2 -> own:3");
+        method.value("own:3").reply(&Reply::Done);
+        assert!(method.token.is_held());
+    }
+}
+
 #[test]
 fn a_dead_namesake_is_outwaited_and_a_living_one_is_not() {
     let mut method = SubmitPath::new();
@@ -264,7 +284,8 @@ fn nobody_acts_on_what_it_knew_long_ago() {
     thief.reply(&Reply::Done);
     assert_eq!(thief.state(), TokenState::Seizing);
     late.reply(&Reply::Done);
-    assert_eq!(late.state(), TokenState::Tidying);
+    // The replaced heartbeat stays, so that others can take the token from this holder.
+    assert_eq!(late.step(), "RpcGroupManagementToken:  -> Token_for_w_join");
     let mut holder = SubmitPath::claimed();
     holder.token.state = TokenState::Announcing;
     holder.now = 2500;
