@@ -47,12 +47,16 @@ impl Agent {
     /// Returns whether this worker is a member that is neither joining nor leaving. Another worker removes such a
     /// member only by mistake.
     pub(super) fn membership_state(&self) -> &'static [u8] {
-        if matches!(self.life, Life::Member | Life::Draining) { SETTLED } else { UNSETTLED }
+        let is_member = match &self.membership {
+            Membership::Fixed(_) => true,
+            Membership::Changing(group) => group.is_settled(),
+        };
+        if is_member && matches!(self.life, Life::Member | Life::Draining) { SETTLED } else { UNSETTLED }
     }
 
     /// Processes a notification from another worker.
     pub(super) fn notified_of(&mut self, now: Instant, number: u64, called: &Called) {
-        match self.check_change(called) {
+        match self.check_change(now, called) {
             Err(message) => self.respond(number, Err(message)),
             Ok(None) => self.respond(number, Ok(Box::default())),
             Ok(Some(change)) => {
@@ -62,7 +66,7 @@ impl Agent {
     }
 
     /// Checks what needs no call. `None` if the notification changes nothing.
-    fn check_change(&mut self, called: &Called) -> Result<Option<Change>, Box<str>> {
+    fn check_change(&mut self, now: Instant, called: &Called) -> Result<Option<Change>, Box<str>> {
         let change = decode_change(&called.payload).map_err(|error| Box::<str>::from(error.to_string()))?;
         let by = &called.from;
         if matches!(self.membership, Membership::Fixed(_)) {
@@ -70,6 +74,10 @@ impl Agent {
         }
         let is_me = |location: &WorkerLocation| location.is(&self.me);
         if self.membership_state() == SETTLED && change.left.iter().any(is_me) {
+            if change.left.contains(&self.me.location()) {
+                // If it is so, this worker did not respond in time, because it was paused or unreachable.
+                self.hand_on(now, changing::Input::Changed(change));
+            }
             return Err(format!("{by} removes {}, which is alive", self.me.worker).into());
         }
         match &change.joined {

@@ -44,6 +44,8 @@ struct Node {
     session_keys: Vec<Box<str>>,
     /// Whether it is paused: it accepts connections, and does nothing.
     is_frozen: bool,
+    /// Calls that wait in its socket while it is paused, with the times when their callers give up.
+    held: Vec<(Instant, usize, ControlCall)>,
     joined_at: Option<Instant>,
     /// Members that it knew when it became one.
     met: Vec<String>,
@@ -161,6 +163,7 @@ impl World {
             was_killed: false,
             session_keys: Vec::new(),
             is_frozen: false,
+            held: Vec::new(),
             joined_at: None,
             met: Vec::new(),
             events: Vec::new(),
@@ -376,6 +379,7 @@ impl World {
         if self.nodes[at].is_frozen {
             let (until, why) = (call.until.min(self.now + Duration::from_secs(10)), "no greeting");
             let answer = Err(NoAnswer::Unknown(why.into()));
+            self.nodes[at].held.push((until, from, call));
             return self.at(until, Happening::Input(from, Input::Ended(number, answer)));
         }
         let participant = self.nodes[from].agent.me.worker.clone();
@@ -684,7 +688,6 @@ fn what_is_no_call_of_a_members_changes_nothing() {
     let mut world = World::new(7, Signing::None);
     world.spawn("a", None);
     world.run_for(1000);
-    let agent = &mut world.nodes[0].agent;
     let newcomer = Member { worker: worker("c"), address: "c".into(), devices: NodeDevices::default() };
     let of_another = encode_change(&Change { joined: Some(newcomer), left: Vec::new() });
     let departed = WorkerLocation { worker: worker("a"), address: "a@0".into() };
@@ -700,11 +703,22 @@ fn what_is_no_call_of_a_members_changes_nothing() {
         (REACH_HANDLER, Vec::new(), Ok(b"\x01")),
     ] {
         let called = Called { from: worker("b"), handler: handler.into(), payload: payload.into() };
+        let agent = &mut world.nodes[0].agent;
         agent.handle(world.now, Input::Called(7, called));
         let answer = answer.map(Box::from).map_err(Box::from);
-        assert_eq!(agent.poll_output(), Some(Output::Respond(7, answer)));
-        assert_eq!((agent.life, agent.members().len()), (Life::Member, 1));
+        let outputs: Vec<Output> = core::iter::from_fn(|| agent.poll_output()).collect();
+        assert!(outputs.contains(&Output::Respond(7, answer)));
+        // It reads whether it was removed.
+        for output in outputs {
+            if let Output::Store(step) = output {
+                let reply = world.execute(step);
+                world.nodes[0].agent.handle(world.now, Input::Stored(reply));
+            }
+        }
+        let agent = &mut world.nodes[0].agent;
+        assert_eq!((agent.poll_output(), agent.life, agent.members().len()), (None, Life::Member, 1));
     }
+    let agent = &mut world.nodes[0].agent;
     let called = Called { from: worker("b"), handler: CHANGE_HANDLER.into(), payload: b"x"[..].into() };
     agent.handle(world.now, Input::Called(8, called));
     assert!(matches!(agent.poll_output(), Some(Output::Respond(8, Err(_)))));

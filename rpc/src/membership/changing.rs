@@ -91,6 +91,9 @@ enum PeerState {
     Here(NodeDevices),
     /// It is dead.
     Dead,
+    /// It was suspected and did not confirm that it is alive. It is removed like a dead one, and notified of that: it
+    /// may be paused.
+    Silent,
 }
 
 #[derive(Clone, Debug)]
@@ -136,6 +139,8 @@ pub struct ChangingGroup {
     dead: Vec<WorkerLocation>,
     races: u32,
     members: Members,
+    /// Worker that has notified this member that it has removed it, until the store has been read.
+    removed_by: Option<Box<str>>,
     failure: Option<MembershipError>,
     outputs: VecDeque<Output>,
 }
@@ -162,6 +167,7 @@ impl ChangingGroup {
             dead: Vec::new(),
             races: 0,
             members: Members::default(),
+            removed_by: None,
             failure: None,
             outputs: VecDeque::new(),
         };
@@ -172,6 +178,11 @@ impl ChangingGroup {
     /// The current phase.
     pub const fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// Whether this worker is a member that is neither joining nor leaving, and has no reason to doubt it.
+    pub const fn is_settled(&self) -> bool {
+        matches!(self.phase, Phase::Member) && self.removed_by.is_none()
     }
 
     /// The state machine of the current token.
@@ -250,7 +261,7 @@ impl ChangingGroup {
             let (name, times) = (&self.options.member.worker.name, self.options.times);
             let nonce = self.rng.next_u64();
             self.token = Token::new(now, name, Aim::Leave, times, self.deadline, nonce);
-            self.races = 0;
+            (self.races, self.removed_by) = (0, None);
             // A worker that was struck out when this one joined may have rejoined since.
             self.departed.clear();
             self.peers.clear();
@@ -321,18 +332,7 @@ impl ChangingGroup {
             }
             TokenState::Lost if self.phase != Phase::Member => {
                 // The worker that considered this one dead removes it from the group, so leaving succeeds.
-                let goes = matches!(
-                    self.phase,
-                    Phase::LeaveQueueing
-                        | Phase::Rereading
-                        | Phase::Doubting
-                        | Phase::Verifying
-                        | Phase::Delisting
-                        | Phase::Wiping
-                        | Phase::Leaving
-                        | Phase::Closing
-                );
-                if !goes {
+                if !self.phase.is_leaving() {
                     self.failure.get_or_insert(MembershipError::TokenLost);
                 }
                 self.go(PhaseEvent::Lost);
@@ -346,7 +346,7 @@ impl ChangingGroup {
         if self.has_suspects() && now >= self.doubts_until {
             let suspects =
                 self.peers.iter_mut().filter(|peer| matches!(peer.peer_state, PeerState::Suspected));
-            suspects.for_each(|peer| peer.peer_state = PeerState::Dead);
+            suspects.for_each(|peer| peer.peer_state = PeerState::Silent);
         }
         match self.phase {
             Phase::Asking => {
@@ -420,8 +420,8 @@ impl ChangingGroup {
 
     fn ask_store(&mut self) {
         let step = match self.phase {
-            Phase::Member | Phase::Over => None,
-            Phase::Checking => self.local_step().map(|step| (Owner::Group(self.phase), step)),
+            Phase::Over => None,
+            Phase::Checking | Phase::Member => self.local_step().map(|step| (Owner::Group(self.phase), step)),
             _ => {
                 let token = self.token.next_step().map(|step| (Owner::Token, step));
                 token.or_else(|| {
@@ -462,12 +462,16 @@ impl ChangingGroup {
                 desired: keys::roster_text(&self.new_list()),
             },
             Phase::Sweeping | Phase::Wiping => StoreStep::Delete { keys: self.left_keys() },
+            Phase::Member => {
+                self.removed_by.as_ref()?;
+                let keys = [keys::ALL_WORKERS.into(), keys::address_of(&me.worker.name)];
+                StoreStep::Peek { keys: keys.into() }
+            }
             Phase::Queueing
             | Phase::Asking
             | Phase::Doubting
             | Phase::Notifying
             | Phase::Unlocking
-            | Phase::Member
             | Phase::LeaveQueueing
             | Phase::Leaving
             | Phase::Closing

@@ -25,6 +25,16 @@ fn freeze(world: &mut World, location: usize) {
     world.run_for(100);
 }
 
+/// Continues a paused worker, which reads the calls in its socket.
+fn thaw(world: &mut World, location: usize) {
+    world.nodes[location].is_frozen = false;
+    for (until, from, call) in core::mem::take(&mut world.nodes[location].held) {
+        if world.now < until {
+            world.send(Happening::Arrives(from, call));
+        }
+    }
+}
+
 fn location(world: &World, node: usize) -> WorkerLocation {
     world.nodes[node].agent.me.location()
 }
@@ -47,6 +57,59 @@ fn a_member_that_stands_still_and_lost_its_session_holds_up_no_newcomer() {
     assert_eq!(world.nodes[b].met, ["a", "b", "c"]);
     assert_eq!(world.nodes[0].events, ["+b", "xb", "+c", "+b"]);
     assert_eq!(world.nodes[0].agent.callee("b").map(Member::location), Ok(location(&world, b)));
+}
+
+/// A second process with its name took the token and died, so the member is asked, and does not respond.
+#[test]
+fn a_paused_member_that_was_removed_learns_of_it_when_it_continues() {
+    for has_signs in [Signing::None, Signing::Native] {
+        for others in [&["a", "b"][..], &["b"][..]] {
+            let mut world = World::new(24, has_signs);
+            for name in others {
+                world.spawn(name, None);
+                world.run_for(2000);
+            }
+            let b = others.len() - 1;
+            let twin = world.spawn("b", None);
+            while !world.nodes[twin]
+                .agent
+                .calls
+                .iter()
+                .any(|(_, purpose)| matches!(purpose, Purpose::Card(_)))
+            {
+                world.run_for(1);
+            }
+            world.step(Happening::Kill(twin));
+            world.nodes[b].is_frozen = true;
+            let c = world.spawn("c", None);
+            while world.nodes[c].joined_at.is_none() {
+                world.run_for(100);
+            }
+            assert!(world.nodes[c].agent.members().get("b").is_none());
+            thaw(&mut world, b);
+            world.run_for(1000);
+            let by_c = "the group continues without this worker: c could not reach it at its address";
+            assert_eq!(world.error(b), by_c, "{has_signs:?} {others:?}");
+            assert!(world.nodes[..b].iter().all(|node| node.events == ["+b", "xb", "+c"]));
+        }
+    }
+}
+
+/// A worker that died with the token had notified a paused member, which reads that after its successor's notification.
+#[test]
+fn the_notification_of_a_dead_newcomer_does_not_replace_the_living_one() {
+    let mut world = group(&["a", "b"], None);
+    let before = world.nodes[1].agent.me.clone();
+    world.step(Happening::Kill(1));
+    world.run_for(100);
+    let after = world.spawn("b", None);
+    world.run_for(2000);
+    assert_eq!(world.nodes[0].agent.callee("b").map(Member::location), Ok(location(&world, after)));
+    let change = Change { joined: Some(before), left: Vec::new() };
+    // The one cannot be called, and the other is alive: the first of the two responses decides.
+    let refusal = world.reported(0, &worker("b"), &change).expect_err("it is refused");
+    assert!(refusal.contains("cannot call b (id 1) at b@1") || refusal.contains("b@2, which is alive"));
+    assert_eq!(world.nodes[0].agent.callee("b").map(Member::location), Ok(location(&world, after)));
 }
 
 #[test]

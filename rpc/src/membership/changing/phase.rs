@@ -120,14 +120,12 @@ impl Phase {
         })
     }
 
-    /// Whether other members know this one, and may notify it of changes.
-    pub const fn is_known(self) -> bool {
+    /// Whether this worker leaves, or undoes its join. If the others have removed it meanwhile, it learns that from the
+    /// store, and has left.
+    pub const fn is_leaving(self) -> bool {
         matches!(
             self,
-            Self::Notifying
-                | Self::Unlocking
-                | Self::Member
-                | Self::LeaveQueueing
+            Self::LeaveQueueing
                 | Self::Rereading
                 | Self::Doubting
                 | Self::Verifying
@@ -136,6 +134,11 @@ impl Phase {
                 | Self::Leaving
                 | Self::Closing
         )
+    }
+
+    /// Whether other members know this one, and may notify it of changes.
+    pub const fn is_known(self) -> bool {
+        matches!(self, Self::Notifying | Self::Unlocking | Self::Member) || self.is_leaving()
     }
 }
 

@@ -16,6 +16,11 @@ use rendezvous_core::prelude::*;
 impl ChangingGroup {
     pub(super) fn stored(&mut self, now: Instant, reply: Reply) {
         let Some(owner) = self.in_flight.take() else { return };
+        if let (Owner::Group(Phase::Member), Reply::Failed(_)) = (owner, &reply) {
+            // A member needs no store: it stays as long as the store does not show that it was removed.
+            self.removed_by = None;
+            return;
+        }
         if let Reply::Failed(message) = reply {
             return self.lose(MembershipError::Store { message });
         }
@@ -38,6 +43,7 @@ impl ChangingGroup {
                 self.fail(MembershipError::Mixed { stored, local: false });
             }
             (Phase::Reading | Phase::Rereading, Reply::Value(value)) => self.read(now, &value),
+            (Phase::Member, Reply::Values(values)) => self.looked_for_itself(&values)?,
             (Phase::Locating, Reply::Values(values)) => self.located(now, &values)?,
             (Phase::Probing, Reply::Values(values)) => self.probed(now, &values)?,
             (Phase::Verifying, Reply::Value(value)) if *value == *self.options.member.address.as_bytes() => {
@@ -51,6 +57,18 @@ impl ChangingGroup {
                 self.go(PhaseEvent::Done);
             }
             _ => return None,
+        }
+        Some(())
+    }
+
+    /// Processes the list of members and the address under this member's name.
+    fn looked_for_itself(&mut self, values: &[Box<[u8]>]) -> Option<()> {
+        let [listed, address] = values else { return None };
+        let me = &self.options.member;
+        let is_unlisted = keys::parse_roster(listed).is_ok_and(|listed| !listed.contains(&me.worker));
+        let is_removed = is_unlisted || **address != *me.address.as_bytes();
+        if let Some(by) = self.removed_by.take().filter(|_| is_removed) {
+            self.lose(MembershipError::Evicted { by });
         }
         Some(())
     }
@@ -108,7 +126,7 @@ impl ChangingGroup {
         }
         let Some(peer) = self.peers.iter_mut().find(is_it) else { return };
         peer.peer_state = match member_presence {
-            MemberPresence::Unsettled => PeerState::Dead,
+            MemberPresence::Unsettled => PeerState::Silent,
             MemberPresence::Settled if self.phase == Phase::Doubting => PeerState::Settled,
             MemberPresence::Settled => {
                 // It is an ordinary member.
@@ -255,7 +273,8 @@ impl ChangingGroup {
     /// Strikes out peers that are dead; returns true if any of them was not struck out before.
     pub(super) fn strike_out_the_dead(&mut self) -> bool {
         let before = self.departed.len();
-        let dead = self.peers.iter().filter(|peer| matches!(peer.peer_state, PeerState::Dead));
+        let is_dead = |peer: &&Peer| matches!(peer.peer_state, PeerState::Dead | PeerState::Silent);
+        let dead = self.peers.iter().filter(is_dead);
         let dead: Vec<WorkerLocation> = dead.map(Peer::location).collect();
         for departed in dead {
             self.strike(departed);
@@ -311,8 +330,22 @@ impl ChangingGroup {
         self.go(PhaseEvent::Raced);
     }
 
+    /// Notifies the removed members that may be paused, once each, and does not wait for their responses.
+    fn notify_silent(&mut self, joined: Option<&Member>) {
+        let change = Change { joined: joined.cloned(), left: self.departed.clone() };
+        let is_silent = |peer: &&mut Peer| {
+            matches!(peer.peer_state, PeerState::Silent) && peer.announced == Announced::Nothing
+        };
+        for peer in self.peers.iter_mut().filter(is_silent) {
+            peer.announced = Announced::Everything;
+            self.outputs.push_back(Output::Notify(peer.location(), change.clone()));
+        }
+    }
+
     pub(super) fn push_all(&mut self) {
         let (joined, me) = (self.options.member.clone(), self.me());
+        // They come first: the others ask them whether they agree.
+        self.notify_silent(Some(&joined));
         for peer in self.peers.iter_mut().filter(|peer| matches!(peer.peer_state, PeerState::Here(_))) {
             let mut left = self.departed.clone();
             if peer.announced == Announced::Everything {
@@ -345,6 +378,7 @@ impl ChangingGroup {
 
     /// Notifies the members that know of this one that it leaves.
     pub(super) fn announce_leave(&mut self) {
+        self.notify_silent(None);
         if self.failure.is_none() {
             let others = self.members.iter().filter(|member| !self.is_struck(&member.worker));
             let peers = others.map(|member| Peer {
@@ -380,7 +414,12 @@ impl ChangingGroup {
         if change.left.contains(&me) {
             let by =
                 change.joined.map_or("another worker".into(), |member| member.worker.name.to_string().into());
-            return self.lose(MembershipError::Evicted { by });
+            return match self.phase {
+                // The store decides, not the sender: any process that knows the group's prefix can send this.
+                Phase::Member => self.removed_by = Some(by),
+                phase if phase.is_leaving() => {}
+                _ => self.lose(MembershipError::Evicted { by }),
+            };
         }
         let news = self.members.apply(&change);
         let members = &self.members;

@@ -94,6 +94,14 @@ impl Script {
         self.expect(&["get names/_ALL_WORKER_INFOS"])
     }
 
+    /// Up to being the only member.
+    fn join_alone(&mut self) -> &mut Self {
+        self.queue().value("").expect(&["peek "]).input(Input::Stored(Reply::Values(Vec::new())));
+        self.expect(&["set names/3 = w"]).done().expect(&["set addrs/w = h:w"]).done();
+        self.expect(&["compare names/_ALL_WORKER_INFOS:  -> w-3,"]).value("w-3,");
+        self.expect(&["delete "]).done().unlock().expect(&["Joined"])
+    }
+
     /// From the return of the token on.
     fn unlock(&mut self) -> &mut Self {
         let beat = alloc::format!("{:016x}:2", Rng::new(7).next_u64());
@@ -184,10 +192,38 @@ fn the_dead_are_struck_out_and_the_living_are_told() {
     w.input(Input::Changed(newcomer.clone()));
     assert_eq!(w.group.poll_output(), Some(Output::Changed(newcomer)));
     assert_eq!(w.group.group().nodes.len(), 3);
-    let me = member("w", 3, "h:w");
-    let left = [WorkerLocation { worker: me.worker, address: "h:w".into() }].to_vec();
-    w.input(Input::Changed(Change { joined: Some(member("n", 9, "h:n")), left }));
-    w.expect(&["failed: the group continues without this worker: n could not reach it at its address"]);
+}
+
+/// It was paused, and did not respond. The store decides whether it was removed.
+#[test]
+fn a_member_that_is_notified_of_its_removal_reads_whether_it_is_listed() {
+    const EVICTED: &str =
+        "failed: the group continues without this worker: n could not reach it at its address";
+    for (listed, address, end) in [
+        ("n-9,", "", EVICTED),
+        // A store that cannot delete keeps the address.
+        ("n-9,", "h:w", EVICTED),
+        // Another worker has its name.
+        ("w-3,n-9,", "h:other", EVICTED),
+        ("w-3,n-9,", "h:w", "-"),
+    ] {
+        let mut w = Script::new(options("w", 3));
+        w.join_alone();
+        let left = [member("w", 3, "h:w").location()].to_vec();
+        w.input(Input::Changed(Change { joined: Some(member("n", 9, "h:n")), left }));
+        w.expect(&["peek names/_ALL_WORKER_INFOS addrs/w"]);
+        assert!(!w.group.is_settled());
+        let values = [listed, address].map(|text| text.as_bytes().into());
+        w.input(Input::Stored(Reply::Values(values.into())));
+        assert_eq!(w.out(), end);
+        assert_eq!(w.group.is_settled(), end == "-");
+    }
+    let mut w = Script::new(options("w", 3));
+    w.join_alone();
+    w.input(Input::Changed(Change { joined: None, left: [member("w", 3, "h:w").location()].to_vec() }));
+    w.expect(&["peek names/_ALL_WORKER_INFOS addrs/w"]);
+    w.input(Input::Stored(Reply::Failed("server gone".into()))).expect(&[]);
+    assert!(w.group.is_settled());
 }
 
 /// A worker that has taken the token from b, whose heartbeat stopped. The list has a and a worker b.
@@ -220,7 +256,7 @@ fn who_took_the_token_from_the_dead() -> Script {
     w
 }
 
-/// It may be frozen, and respond much later; but it was removed.
+/// It may be frozen, and respond much later; but it was removed, and is notified of that.
 #[test]
 fn whoever_lost_the_token_is_struck_out_if_it_does_not_say_that_it_is_a_member() {
     for is_answered in [true, false] {
@@ -240,7 +276,13 @@ fn whoever_lost_the_token_is_struck_out_if_it_does_not_say_that_it_is_a_member()
         w.expect(&["compare names/_ALL_WORKER_INFOS: a-0,b-1, -> a-0,w-3,"]).value("a-0,w-3,");
         let of_b = "delete names/1 addrs/b Token_for_b_join Token_for_b_leave";
         w.expect(&[of_b]).done();
-        w.expect(&["tell a (id 0): joined w (id 3), left [\"b (id 1)\"]"]);
+        w.expect(&[
+            "tell b (id 1): joined w (id 3), left [\"b (id 1)\"]",
+            "tell a (id 0): joined w (id 3), left [\"b (id 1)\"]",
+        ]);
+        // Its response is not waited for.
+        w.reported("a", Ok(()));
+        assert_eq!(w.group.phase(), Phase::Unlocking);
     }
 }
 
