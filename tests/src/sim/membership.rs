@@ -26,6 +26,8 @@ const AUDITOR: &str = "z";
 const TORCH: [&str; 2] = ["t", "u"];
 /// Time until which faults are injected.
 const MISHAPS_UNTIL: Instant = Instant::from_millis(90_000);
+/// A member that is notified of a newcomer calls it.
+const UNREACHED: &str = "it cannot call the newcomer";
 const END: Instant = Instant::from_millis(400_000);
 
 #[derive(Clone, Debug)]
@@ -46,6 +48,8 @@ enum Event {
     /// A second process with a live name; it dies with the token, if it gets so far.
     Twin(&'static str),
     Freeze(usize, Instant),
+    /// A frozen worker continues, unless it was frozen again.
+    Thaw(usize),
     Leave(usize),
     TorchJoins(&'static str),
 }
@@ -77,6 +81,8 @@ struct Node {
     is_alive: bool,
     frozen_until: Instant,
     was_frozen: bool,
+    /// Outputs of other workers that wait in its sockets while it is frozen, with their senders.
+    held: Vec<(usize, Output)>,
     is_twin: bool,
     /// How the last phase ended, and when it began.
     began: Instant,
@@ -88,6 +94,8 @@ struct World {
     sim: Timeline<Event>,
     store: KeyStore,
     nodes: Vec<Node>,
+    /// Addresses of workers for whose sake a notification was refused.
+    spared: BTreeSet<Box<str>>,
     joins: u64,
     seizures: u64,
     freezes: bool,
@@ -140,6 +148,7 @@ impl World {
             is_alive: true,
             frozen_until: Instant::ORIGIN,
             was_frozen: false,
+            held: Vec::new(),
             is_twin: false,
             began: self.sim.now,
             tries: 0,
@@ -215,19 +224,15 @@ impl World {
         let (Output::CheckAlive(to, _) | Output::Ask(to) | Output::Notify(to, _)) = &output else { return };
         let (to, name) = (to.clone(), to.worker.name.clone());
         let target = self.nodes.iter().position(|node| node.address == to.address && node.is_alive);
-        if let Some(at) = target.filter(|&at| self.nodes[at].frozen_until > self.sim.now) {
-            let thaws = self.nodes[at].frozen_until;
-            self.sim.at(thaws, Event::Arrives(from, output));
+        if let Some(at) = target.filter(|&at| self.is_frozen(at)) {
+            self.nodes[at].held.push((from, output));
             return;
         }
         let back = match (target, output) {
             (None, Output::CheckAlive(..)) => Input::Suspected(name, MemberPresence::Unsettled),
             (None, Output::Ask(_)) => Input::MemberAnswered(name, Err(NoAnswer::Dead)),
             (Some(at), Output::CheckAlive(..)) => {
-                let is_settled = match &self.nodes[at].kind {
-                    Kind::Ours(group) => group.phase() == Phase::Member,
-                    Kind::Torch(state) => *state == Torch::Member,
-                };
+                let is_settled = self.is_settled(at);
                 let member_presence =
                     if is_settled { MemberPresence::Settled } else { MemberPresence::Unsettled };
                 Input::Suspected(name, member_presence)
@@ -237,12 +242,67 @@ impl World {
                 Input::MemberAnswered(name, Ok(card.into()))
             }
             (Some(at), Output::Notify(_, change)) => {
-                self.input(at, Input::Changed(change));
-                Input::Announced(name, Ok(()))
+                let refusal = self.refusal(at, from, &change);
+                self.spared.extend(refusal.clone());
+                let is_removed = change.left.iter().any(|left| left.address == to.address);
+                let is_heard = change.joined.is_some() || self.knows(at, self.nodes[from].name);
+                if is_removed || (is_heard && refusal.is_none()) {
+                    self.input(at, Input::Changed(change));
+                }
+                Input::Announced(name, refusal.map_or(Ok(()), |why| Err(NoAnswer::Unknown(why))))
             }
             _ => Input::Announced(name, Err(NoAnswer::Dead)),
         };
         self.send(Event::Back(from, back));
+    }
+
+    fn is_frozen(&self, location: usize) -> bool {
+        self.nodes[location].frozen_until > self.sim.now
+    }
+
+    fn is_settled(&self, location: usize) -> bool {
+        match &self.nodes[location].kind {
+            Kind::Ours(group) => group.is_settled(),
+            Kind::Torch(state) => *state == Torch::Member,
+        }
+    }
+
+    /// Whether a worker accepts changes from this one.
+    fn knows(&self, at: usize, name: &str) -> bool {
+        match &self.nodes[at].kind {
+            Kind::Ours(group) => group.members().get(name).is_some(),
+            Kind::Torch(_) => true,
+        }
+    }
+
+    /// The verification by which a worker refuses a notification (`agent::changes`), in one instant.
+    fn refusal(&self, at: usize, from: usize, change: &Change) -> Option<Box<str>> {
+        let Kind::Ours(group) = &self.nodes[at].kind else { return None };
+        let process = |address: &str| {
+            (0..self.nodes.len()).find(|&at| *self.nodes[at].address == *address && self.nodes[at].is_alive)
+        };
+        if self.is_settled(at) && change.left.iter().any(|left| left.address == self.nodes[at].address) {
+            return Some("it is alive itself".into());
+        }
+        let newcomer = change.joined.as_ref();
+        let is_reached =
+            |newcomer: &Member| process(&newcomer.address).is_some_and(|newcomer| !self.is_frozen(newcomer));
+        if newcomer.is_some_and(|newcomer| !is_reached(newcomer)) {
+            return Some(UNREACHED.into());
+        }
+        let replaces = |member: &Member| {
+            newcomer.is_some_and(|newcomer| {
+                (newcomer.worker.name == member.worker.name || newcomer.worker.id == member.worker.id)
+                    && newcomer.location() != member.location()
+            })
+        };
+        group.members().iter().find_map(|member| {
+            let is_struck = change.left.iter().any(|left| left.is(member));
+            let alive = process(&member.address).filter(|&alive| alive != at && alive != from)?;
+            let stays = (is_struck && !self.is_frozen(alive) && self.is_settled(alive))
+                || (!is_struck && replaces(member));
+            stays.then(|| member.address.clone())
+        })
     }
 
     fn torch(&mut self, location: usize, reply: &Reply) {
@@ -367,8 +427,22 @@ impl World {
                 self.nodes[location].is_twin = true;
             }
             Event::Freeze(location, until) => {
-                self.nodes[location].frozen_until = until;
-                self.nodes[location].was_frozen = true;
+                let node = &mut self.nodes[location];
+                node.frozen_until = node.frozen_until.max(until);
+                node.was_frozen = true;
+                self.sim.at(until, Event::Thaw(location));
+            }
+            Event::Thaw(location) if self.is_frozen(location) => {}
+            Event::Thaw(location) => {
+                // It reads its sockets in any order, and each of them from its beginning.
+                let mut held = core::mem::take(&mut self.nodes[location].held);
+                while !held.is_empty() {
+                    let senders: Vec<usize> = held.iter().map(|&(from, _)| from).collect();
+                    let from = self.sim.sim_rng.pick(&senders);
+                    let first = senders.iter().position(|&other| other == from).expect("a sender");
+                    let (from, output) = held.remove(first);
+                    self.arrive(from, output);
+                }
             }
             Event::Leave(location) => match self.nodes[location].kind {
                 Kind::Ours(_) => {
@@ -392,6 +466,7 @@ impl World {
 
     /// Before any of them learns that its name is taken.
     fn kill_twins(&mut self) {
+        let mut died = None;
         for node in self.nodes.iter_mut().filter(|node| node.is_twin && node.is_alive) {
             if let Kind::Ours(group) = &node.kind
                 && group.token().is_held()
@@ -399,7 +474,17 @@ impl World {
             {
                 node.is_alive = false;
                 self.twins_deaths += 1;
+                died = Some(node.name);
             }
+        }
+        let is_namesake = |node: &Node| node.is_alive && Some(node.name) == died;
+        if let Some(location) = self.nodes.iter().position(is_namesake)
+            && self.freezes
+            && self.below(2) == 0
+        {
+            // If it does not respond in time, it is removed in place of the twin.
+            let thaws = self.sim.now + Duration::from_millis(5000 + self.below(20_000));
+            self.now(Event::Freeze(location, thaws));
         }
     }
 
@@ -418,11 +503,24 @@ impl World {
         for node in self.nodes.iter().filter(|node| node.failure.is_some()) {
             let error = node.failure.as_ref().expect("it failed");
             let is_excused = self.freezes
-                && matches!(error, MembershipError::TokenLost | MembershipError::Evicted { .. })
-                && node.was_frozen;
+                && match error {
+                    MembershipError::TokenLost | MembershipError::Evicted { .. } => node.was_frozen,
+                    MembershipError::Unanswered { message, .. } if **message == *UNREACHED => node.was_frozen,
+                    // It did not respond in time, and was removed; then it responded to another member.
+                    MembershipError::Unanswered { message, .. } => {
+                        self.nodes.iter().any(|other| other.address == *message && other.was_frozen)
+                    }
+                    _ => false,
+                };
             let is_twin = node.is_twin && matches!(error, MembershipError::NotUnique { .. });
             assert!(is_excused || is_twin, "{}: {error}", node.name);
         }
+    }
+
+    /// Executes an event that is not scheduled.
+    fn now(&mut self, event: Event) {
+        self.sim.note(format_args!("{event:?}"));
+        self.step(event);
     }
 
     fn mishap(&mut self) {
@@ -440,15 +538,15 @@ impl World {
             Kind::Torch(_) => false,
         };
         match self.below(4) {
-            1 if !is_busy && self.below(4) == 0 => self.step(Event::Twin(self.nodes[location].name)),
+            1 if !is_busy && self.below(4) == 0 => self.now(Event::Twin(self.nodes[location].name)),
             // Most die while they are joining or leaving.
-            0 | 1 if is_busy || self.below(3) == 0 => self.step(Event::Kill(location)),
+            0 | 1 if is_busy || self.below(3) == 0 => self.now(Event::Kill(location)),
             2 if self.freezes => {
                 let thaws = self.sim.now + Duration::from_millis(1000 + self.below(14_000));
-                self.step(Event::Freeze(location, thaws));
+                self.now(Event::Freeze(location, thaws));
             }
             _ if !is_busy => {
-                self.step(Event::Leave(location));
+                self.now(Event::Leave(location));
                 let again = 500 + self.below(9000);
                 self.after(again, Event::Spawn(self.nodes[location].name));
             }
@@ -491,11 +589,18 @@ impl World {
             node.is_alive && matches!(&node.kind, Kind::Ours(group) if group.phase() == Phase::Member)
         };
         if let Some(name) = self.nodes.iter().find(is_member).map(|node| node.name) {
-            self.step(Event::Twin(name));
+            self.now(Event::Twin(name));
         }
         // A worker that is joining arrives, or is found dead by the next one.
         let settled = MISHAPS_UNTIL + Duration::from_secs(200);
         self.run(settled)?;
+        // The auditor may find a member that does not respond.
+        let members: Vec<&'static str> = self.nodes.iter().filter(is_member).map(|node| node.name).collect();
+        if self.freezes && !members.is_empty() {
+            let name = self.sim.sim_rng.pick(&members);
+            self.now(Event::Twin(name));
+            self.run(settled + Duration::from_secs(2))?;
+        }
         self.spawn(AUDITOR);
         self.run(settled + Duration::from_secs(60))?;
         self.check_end();
@@ -528,8 +633,17 @@ impl World {
         assert_eq!(&*self.store.get(keys::TOKEN), b"", "the token is free");
         for node in self.nodes.iter().filter(|node| node.is_alive) {
             if let Kind::Ours(group) = &node.kind {
-                let known: BTreeSet<String> =
-                    group.members().iter().map(|member| member.worker.name.to_string()).collect();
+                // A worker that resumed after it had been removed from the list, and before all were notified, is
+                // kept by those to which it responded. It ends, which they detect as they detect a death.
+                let has_ended = |member: &&Member| {
+                    let was_evicted = |other: &Node| {
+                        other.address == member.address
+                            && matches!(other.failure, Some(MembershipError::Evicted { .. }))
+                    };
+                    self.spared.contains(&member.address) && self.nodes.iter().any(was_evicted)
+                };
+                let known = group.members().iter().filter(|member| !has_ended(member));
+                let known: BTreeSet<String> = known.map(|member| member.worker.name.to_string()).collect();
                 assert_eq!(known, living, "what {} knows", node.name);
             }
         }
@@ -547,6 +661,7 @@ pub(super) fn play(seed: u64, options: &Options) -> Result<Report, Failure> {
         sim: Timeline::new(NOW, SimRng::new(seed, 0), options),
         store: KeyStore::default(),
         nodes: Vec::new(),
+        spared: BTreeSet::new(),
         joins: 0,
         seizures: 0,
         freezes,
@@ -554,8 +669,15 @@ pub(super) fn play(seed: u64, options: &Options) -> Result<Report, Failure> {
         twins_deaths: 0,
     };
     let played = checked(|| world.live(torch_is_there));
-    let World { sim, joins, deaths, seizures, twins_deaths, .. } = world;
-    let counts: Counts =
-        vec![("joins", joins), ("deaths", deaths), ("seizures", seizures), ("deaths of twins", twins_deaths)];
+    let World { sim, nodes, joins, deaths, seizures, twins_deaths, .. } = world;
+    let was_evicted = |node: &&Node| matches!(node.failure, Some(MembershipError::Evicted { .. }));
+    let evictions = nodes.iter().filter(was_evicted).count() as u64;
+    let counts: Counts = vec![
+        ("joins", joins),
+        ("deaths", deaths),
+        ("seizures", seizures),
+        ("deaths of twins", twins_deaths),
+        ("evictions", evictions),
+    ];
     sim.finish(seed, WorldKind::Membership, played.map(|()| counts))
 }
