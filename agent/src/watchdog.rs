@@ -10,7 +10,6 @@
 //! among those with a signal, and all its timers are removed.
 
 use alloc::collections::VecDeque;
-use rendezvous_core::error::Span;
 use rendezvous_core::ordered::Set;
 use rendezvous_core::prelude::*;
 use rendezvous_core::sorted::SortedMap;
@@ -68,7 +67,8 @@ pub fn timer_line(pid: u32, scope: &str, expires: Option<Duration>, signal: i32)
 
 impl fmt::Display for ExpiredTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "timer {} (set for {} by pid {})", self.scope, Span(self.span), self.pid)
+        let tenths = self.span.as_millis() / 100;
+        write!(f, "timer {} (set for {}.{} s by pid {})", self.scope, tenths / 10, tenths % 10, self.pid)
     }
 }
 
