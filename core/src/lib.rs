@@ -146,6 +146,9 @@ pub mod wire {
     mod vec_sink;
 }
 
+#[doc(hidden)]
+pub mod proof;
+
 // L3
 #[cfg(feature = "alloc")]
 #[doc(hidden)]

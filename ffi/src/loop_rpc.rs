@@ -13,7 +13,7 @@ use crate::rpc::{HandleEnd, Making, Named, projected, rdzv_rpc, rdzv_rpc_event, 
 use crate::rpc_call_spec::{naming, rdzv_rpc_call_spec, spec};
 use crate::rpc_end::shutdown_of;
 use crate::rpc_fault::{agent_fault, group_call_fault, init_fault};
-use crate::rpc_handlers::{Code, Entry, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
+use crate::rpc_handlers::{Code, Entry, callers_of, rdzv_rpc_handlers, rdzv_rpc_request, rdzv_rpc_responder};
 use crate::rpc_options::rdzv_rpc_options;
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::loop_client::MemberEvent;
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn rdzv_loop_rpc_call(
 }
 
 /// Adds a handler of kind `RDZV_RPC_LOOP` to a worker of the loop that has joined its group. Calls to it
-/// that arrived earlier have failed.
+/// that arrived earlier have failed. `callers` is that of `rdzv_rpc_handlers_add`.
 ///
 /// Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_ALREADY_REGISTERED`, `RDZV_UNSUPPORTED` with a custom backend.
 #[unsafe(no_mangle)]
@@ -200,17 +200,18 @@ pub unsafe extern "C" fn rdzv_loop_rpc_add_handler(
     member: *mut rdzv_loop_member,
     name: *const u8,
     name_len: usize,
+    callers: *const c_char,
     error: *mut *mut rdzv_error,
 ) -> rdzv_status {
     guard::on!(error, member, |(this, id)| {
-        let name = text(name, name_len, "name")?;
+        let (name, callers) = (text(name, name_len, "name")?.into(), callers_of(callers)?);
         let (Some(agent), Some(queue)) = (this.stores.rpc(id), this.stores.rpc_request_queue(id)) else {
             return Err(invalid("the loop has no RPC worker here that has joined its group"));
         };
         let tcp = agent.tcp().ok_or_else(|| {
             Fault::new(RDZV_UNSUPPORTED, "a custom backend takes its handlers when it is created")
         })?;
-        Entry { name: name.into(), code: Code::RequestQueue(queue) }.register(tcp.handling())
+        Entry { name, callers, code: Code::RequestQueue(queue) }.register(tcp.handling())
     })
 }
 

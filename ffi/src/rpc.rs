@@ -397,6 +397,7 @@ pub unsafe extern "C" fn rdzv_rpc_add_handler(
     name: *const u8,
     name_len: usize,
     run: i32,
+    callers: *const c_char,
     handle: rdzv_rpc_handler_fn,
     user_data: *mut c_void,
     destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
@@ -405,7 +406,7 @@ pub unsafe extern "C" fn rdzv_rpc_add_handler(
     guard::on!(error, rpc, |of| {
         let handling = of.tcp("handlers")?.handling();
         let take = |entry: Entry| entry.register(handling);
-        parsed((name, name_len), run, handle, (user_data, destroy), take)
+        parsed((name, name_len), run, callers, handle, (user_data, destroy), take)
     })
 }
 

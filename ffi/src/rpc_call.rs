@@ -45,7 +45,9 @@ const FOREVER: Duration = Duration::from_secs(1 << 31);
 /// callback of any worker, because these block threads that the response may need.
 ///
 /// Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED`
-/// (`rdzv_error_info.cause` has the handler's message), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`,
+/// (`rdzv_error_info.cause` has the handler's message), `RDZV_PERMISSION_DENIED` (the handler has a list
+/// of callers), `RDZV_UNAUTHENTICATED` (the two workers have not proven the same token),
+/// `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`,
 /// `RDZV_RPC_UNREACHED` (there is no connection to the callee; nothing was sent), `RDZV_RPC_LEAVING`,
 /// `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (for example,
 /// the handler's name is empty or too long), `RDZV_CANCELLED` (the token of the options),

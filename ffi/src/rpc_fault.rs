@@ -6,7 +6,7 @@ use crate::server::start_fault;
 use crate::store::call_fault;
 use rendezvous_core::time::Duration;
 use rendezvous_rpc::agent::{NotCallable, indicates_death};
-use rendezvous_rpc::connection::{CallError, CallFailure, CallPhase, ConnectionError, Status};
+use rendezvous_rpc::connection::{CallError, CallFailure, CallPhase, ConnectionError, Refusal, Status};
 use rendezvous_rpc::driver::group::registry::BackendError;
 use rendezvous_rpc::driver::group::{GroupCallError, ObservingError, RpcInitError};
 use rendezvous_rpc::handlers::HandlerError;
@@ -39,7 +39,9 @@ pub(crate) fn backend_fault(error: &BackendError) -> Fault {
 
 pub(crate) fn name_fault(error: &HandlerError) -> Fault {
     let status = match error {
-        HandlerError::Name(_) | HandlerError::Reserved(_) => RDZV_INVALID_ARGUMENT,
+        HandlerError::Name(_) | HandlerError::Reserved(_) | HandlerError::Callers { .. } => {
+            RDZV_INVALID_ARGUMENT
+        }
         HandlerError::AlreadyRegistered(_) => RDZV_ALREADY_REGISTERED,
     };
     Fault::new(status, error.to_string())
@@ -126,6 +128,7 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
             Status::Leaving => RDZV_RPC_LEAVING,
             Status::Exhausted => RDZV_EXHAUSTED,
             Status::Malformed => RDZV_RPC_MALFORMED,
+            Status::Denied => RDZV_PERMISSION_DENIED,
         },
         CallFailure::CallerEnded(_) | CallFailure::Unsent(ConnectionError::CallerEnded(_)) => {
             RDZV_RPC_NO_MEMBER
@@ -134,6 +137,10 @@ const fn status_of_call(error: &CallError) -> rdzv_status {
         CallFailure::ConnectionLost(_) | CallFailure::Unsent(ConnectionError::GivenUp(_)) => {
             RDZV_RPC_PEER_DIED
         }
+        CallFailure::Unsent(
+            ConnectionError::Unproven
+            | ConnectionError::Refused { why: Refusal::NoToken | Refusal::WrongToken, .. },
+        ) => RDZV_UNAUTHENTICATED,
         CallFailure::Unsent(_) if indicates_death(error) => RDZV_RPC_PEER_DIED,
         CallFailure::Unsent(_) => RDZV_RPC_UNREACHED,
     }
@@ -248,7 +255,6 @@ pub(crate) fn observer_fault(error: &ObserverError) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rendezvous_rpc::connection::Refusal;
     use rendezvous_rpc::device_map::DeviceMapError;
     use rendezvous_rpc::membership::error::{Absent, Callees};
 
@@ -304,6 +310,7 @@ mod tests {
             (remote(Status::Leaving), RDZV_RPC_LEAVING, "the worker takes no further requests: no luck"),
             (remote(Status::Exhausted), RDZV_EXHAUSTED, "the worker has no capacity for it: no luck"),
             (remote(Status::Malformed), RDZV_RPC_MALFORMED, "no luck"),
+            (remote(Status::Denied), RDZV_PERMISSION_DENIED, "the caller may not call this handler: no luck"),
             (remote(Status::Stalled), RDZV_TIMED_OUT, "the rest of the request did not arrive: no luck"),
             (
                 ConnectionLost(lost()),
@@ -337,6 +344,24 @@ mod tests {
                 Unsent(ConnectionError::Unreachable("no route".into())),
                 RDZV_RPC_UNREACHED,
                 "not sent: it cannot be reached: no route",
+            ),
+            (
+                Unsent(refused(Refusal::NoToken)),
+                RDZV_UNAUTHENTICATED,
+                "not sent: refused: it requires a token, and the caller has none: give the stores of all workers the \
+                 same auth_token_file",
+            ),
+            (
+                Unsent(refused(Refusal::WrongToken)),
+                RDZV_UNAUTHENTICATED,
+                "not sent: refused: the caller has not proven its token: give the stores of all workers the same \
+                 auth_token_file",
+            ),
+            (
+                Unsent(ConnectionError::Unproven),
+                RDZV_UNAUTHENTICATED,
+                "not sent: it has not proven this worker's token, so nothing was sent to it: give the stores of all \
+                 workers the same auth_token_file",
             ),
             (
                 Unsent(refused(Refusal::Unknown)),

@@ -9,7 +9,7 @@ use rendezvous_rpc::driver::calls::handling::{HandlerFn, Handling, Request, Resp
 use rendezvous_rpc::driver::calls::reentrancy::{CallSite, Home as WorkerHome};
 use rendezvous_rpc::driver::calls::{Payload, Received};
 use rendezvous_rpc::driver::loop_member::RpcRequestQueue;
-use rendezvous_rpc::handlers::{Handlers, Owner};
+use rendezvous_rpc::handlers::{Callers, Handlers, NoCall, Owner};
 use rendezvous_rpc::name::{WorkerInfo, WorkerName};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -240,6 +240,7 @@ pub(crate) enum Code {
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
+    pub(crate) callers: Callers,
     pub(crate) code: Code,
 }
 
@@ -256,7 +257,7 @@ impl Entry {
             (Code::Loop, Some(queue)) => Code::RequestQueue(queue.clone()),
             (code, _) => code.clone(),
         };
-        Ok(Self { name: self.name.clone(), code })
+        Ok(Self { name: self.name.clone(), callers: self.callers.clone(), code })
     }
 
     /// Registers the entry, so that it gets calls.
@@ -272,7 +273,7 @@ impl Entry {
             Code::Loop => return Err(self.wants_loop()),
             Code::RequestQueue(queue) => (Run::Inline, queue.handler()),
         };
-        Ok(handling.register_as(Owner::Program, &self.name, run, call)?)
+        Ok(handling.register_as((Owner::Program, self.callers.clone()), &self.name, run, call)?)
     }
 }
 
@@ -321,34 +322,41 @@ impl rdzv_rpc_handlers {
         let mut names = Handlers::new();
         for entry in entries {
             // The names do not collide: they come from one set.
-            names.register(Owner::Program, &entry.name, ()).ok();
+            names.register(Owner::Program, &entry.name, entry.callers.clone(), ()).ok();
         }
         Self { entries: entries.to_vec(), names, worker }
     }
+}
+
+/// Parses a list of callers; NULL: every member of the group.
+pub(crate) unsafe fn callers_of(list: *const c_char) -> Result<Callers, Fault> {
+    // SAFETY: NULL or NUL-terminated, as the header requires.
+    Ok(Callers::parse(unsafe { c_text(list, "callers") }?.unwrap_or_default())?)
 }
 
 /// Converts a handler from C. On failure `destroy` is not called: the caller keeps `user_data`.
 pub(crate) unsafe fn parsed(
     (name, name_len): (*const u8, usize),
     run: i32,
+    callers: *const c_char,
     handle: rdzv_rpc_handler_fn,
     (user_data, destroy): (*mut c_void, Option<Destroy>),
     take: impl FnOnce(Entry) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     // SAFETY: NULL or valid, as the header requires.
-    let name = unsafe { text(name, name_len, "name") }?;
+    let (name, callers) = unsafe { (text(name, name_len, "name")?.into(), callers_of(callers)?) };
     let run = match run {
         RDZV_RPC_INLINE => Run::Inline,
         RDZV_RPC_POOLED => Run::Pooled,
         RDZV_RPC_LOOP if handle.is_none() && destroy.is_none() => {
-            return take(Entry { name: name.into(), code: Code::Loop });
+            return take(Entry { name, callers, code: Code::Loop });
         }
         RDZV_RPC_LOOP => return Err(invalid("`handle` and `destroy` must be NULL for RDZV_RPC_LOOP")),
         run => return Err(invalid(format!("`run` is {run}, and must be RDZV_RPC_INLINE, _POOLED or _LOOP"))),
     };
     let handle = handle.ok_or_else(|| invalid("`handle` is NULL"))?;
     let code = Arc::new(HandlerCode::new(handle, user_data));
-    take(Entry { name: name.into(), code: Code::Program(run, Arc::clone(&code)) })?;
+    take(Entry { name, callers, code: Code::Program(run, Arc::clone(&code)) })?;
     code.adopt(destroy);
     Ok(())
 }
@@ -383,18 +391,22 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_free(handlers: *mut rdzv_rpc_handlers
 /// of the loop. Otherwise several library threads may call `handle` at the same time; it must not throw.
 /// It owns the responder, and may respond later, with the bytes that it took (`rdzv_rpc_request_take`).
 /// Shutting its worker down returns `RDZV_REENTRANT` there, and so does waiting for a call in an inline
-/// handler. On success the library owns `user_data` until it calls `destroy` (which may be NULL), once
-/// all handles and workers that have the handler have been freed. On failure the caller keeps
-/// `user_data`.
+/// handler. `callers` are the workers that may call it: names separated by commas, of which one that ends
+/// with `*` stands for all that begin so; NULL: every member of the group. Others get
+/// `RDZV_PERMISSION_DENIED`. A name is what the caller claims, unless the members prove a token or have
+/// TLS; then it is as trusted as they are. On success the library owns `user_data` until it calls
+/// `destroy` (which may be NULL), once all handles and workers that have the handler have been freed. On
+/// failure the caller keeps `user_data`.
 ///
 /// Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins
-/// with `rdzv/`).
+/// with `rdzv/`; `callers` is not a list of names).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_add(
     handlers: *mut rdzv_rpc_handlers,
     name: *const u8,
     name_len: usize,
     run: i32,
+    callers: *const c_char,
     handle: rdzv_rpc_handler_fn,
     user_data: *mut c_void,
     destroy: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
@@ -402,8 +414,8 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_add(
 ) -> rdzv_status {
     guard::call!(error, || {
         let handlers = reference_mut(handlers, "handlers")?;
-        parsed((name, name_len), run, handle, (user_data, destroy), |entry| {
-            handlers.names.register(Owner::Program, &entry.name, ())?;
+        parsed((name, name_len), run, callers, handle, (user_data, destroy), |entry| {
+            handlers.names.register(Owner::Program, &entry.name, entry.callers.clone(), ())?;
             handlers.entries.push(entry);
             Ok(())
         })
@@ -436,9 +448,20 @@ impl rdzv_rpc_handlers {
         if self.worker.has_ended.load(Ordering::Acquire) {
             return Err(Fault::new(RDZV_RPC_NO_MEMBER, format!("{handler}: the worker was shut down")));
         }
-        let found = self.entries.iter().find(|entry| entry.name == handler);
-        let found = found
-            .ok_or_else(|| Fault::new(RDZV_RPC_NO_HANDLER, format!("{handler}: there is no such handler")))?;
+        let refused = |why| match why {
+            NoCall::Unknown => {
+                Fault::new(RDZV_RPC_NO_HANDLER, format!("{handler}: there is no such handler"))
+            }
+            NoCall::Denied => {
+                let message = format!("{handler}: {caller} (id {caller_id}) is not in its list of callers");
+                Fault::new(RDZV_PERMISSION_DENIED, message)
+            }
+        };
+        let found = self
+            .names
+            .find(handler, caller)
+            .and_then(|()| self.entries.iter().find(|entry| entry.name == handler).ok_or(NoCall::Unknown));
+        let found = found.map_err(refused)?;
         let handler: Arc<str> = handler.into();
         match &found.code {
             Code::Program(_, code) => {
@@ -481,7 +504,8 @@ impl rdzv_rpc_handlers {
 /// can query whether the caller still waits. On success the handler owns `responder`; on failure the
 /// caller keeps it.
 ///
-/// Errors: `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_NO_MEMBER` (the worker to which the handlers were passed was
+/// Errors: `RDZV_RPC_NO_HANDLER`, `RDZV_PERMISSION_DENIED` (the caller is not among those that may call
+/// the handler), `RDZV_RPC_NO_MEMBER` (the worker to which the handlers were passed was
 /// shut down), `RDZV_INVALID_ARGUMENT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_dispatch(

@@ -232,15 +232,18 @@ void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);
 // of the loop. Otherwise several library threads may call `handle` at the same time; it must not throw.
 // It owns the responder, and may respond later, with the bytes that it took (`rdzv_rpc_request_take`).
 // Shutting its worker down returns `RDZV_REENTRANT` there, and so does waiting for a call in an inline
-// handler. On success the library owns `user_data` until it calls `destroy` (which may be NULL), once
-// all handles and workers that have the handler have been freed. On failure the caller keeps
-// `user_data`.
+// handler. `callers` are the workers that may call it: names separated by commas, of which one that ends
+// with `*` stands for all that begin so; NULL: every member of the group. Others get
+// `RDZV_PERMISSION_DENIED`. A name is what the caller claims, unless the members prove a token or have
+// TLS; then it is as trusted as they are. On success the library owns `user_data` until it calls
+// `destroy` (which may be NULL), once all handles and workers that have the handler have been freed. On
+// failure the caller keeps `user_data`.
 //
 // Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins
-// with `rdzv/`).
+// with `rdzv/`; `callers` is not a list of names).
 rdzv_status rdzv_rpc_handlers_add(rdzv_rpc_handlers *handlers, const uint8_t *name, size_t name_len,
-                                  int32_t run, rdzv_rpc_handler_fn handle, void *user_data,
-                                  void (*destroy)(void *user_data), rdzv_error **error);
+                                  int32_t run, const char *callers, rdzv_rpc_handler_fn handle,
+                                  void *user_data, void (*destroy)(void *user_data), rdzv_error **error);
 
 // Passes a request that a backend in user code received to a handler. An inline or pooled handler is
 // called on the calling thread; for a handler of the event loop, the bytes are copied and the loop gets
@@ -250,7 +253,8 @@ rdzv_status rdzv_rpc_handlers_add(rdzv_rpc_handlers *handlers, const uint8_t *na
 // can query whether the caller still waits. On success the handler owns `responder`; on failure the
 // caller keeps it.
 //
-// Errors: `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_NO_MEMBER` (the worker to which the handlers were passed was
+// Errors: `RDZV_RPC_NO_HANDLER`, `RDZV_PERMISSION_DENIED` (the caller is not among those that may call
+// the handler), `RDZV_RPC_NO_MEMBER` (the worker to which the handlers were passed was
 // shut down), `RDZV_INVALID_ARGUMENT`.
 rdzv_status rdzv_rpc_handlers_dispatch(const rdzv_rpc_handlers *handlers,
                                        const rdzv_rpc_request_info *request, rdzv_rpc_responder *responder,
@@ -453,7 +457,7 @@ rdzv_status rdzv_rpc_list_devices(const rdzv_rpc *rpc, rdzv_rpc_devices **out, r
 //
 // Also returns: `RDZV_UNSUPPORTED` (a backend in user code).
 rdzv_status rdzv_rpc_add_handler(const rdzv_rpc *rpc, const uint8_t *name, size_t name_len, int32_t run,
-                                 rdzv_rpc_handler_fn handle, void *user_data,
+                                 const char *callers, rdzv_rpc_handler_fn handle, void *user_data,
                                  void (*destroy)(void *user_data), rdzv_error **error);
 
 // Removes a handler. `*found` is 1 if it existed, else 0, unless `found` is NULL. Requests that the
@@ -529,7 +533,9 @@ typedef struct rdzv_rpc_future rdzv_rpc_future;
 // callback of any worker, because these block threads that the response may need.
 //
 // Errors: `RDZV_RPC_UNKNOWN_WORKER`, `RDZV_RPC_NO_HANDLER`, `RDZV_RPC_HANDLER_FAILED`
-// (`rdzv_error_info.cause` has the handler's message), `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`,
+// (`rdzv_error_info.cause` has the handler's message), `RDZV_PERMISSION_DENIED` (the handler has a list
+// of callers), `RDZV_UNAUTHENTICATED` (the two workers have not proven the same token),
+// `RDZV_TIMED_OUT`, `RDZV_RPC_PEER_DIED`,
 // `RDZV_RPC_UNREACHED` (there is no connection to the callee; nothing was sent), `RDZV_RPC_LEAVING`,
 // `RDZV_RPC_NO_MEMBER`, `RDZV_LIMIT_EXCEEDED`, `RDZV_EXHAUSTED`, `RDZV_INVALID_ARGUMENT` (for example,
 // the handler's name is empty or too long), `RDZV_CANCELLED` (the token of the options),
@@ -700,11 +706,11 @@ rdzv_status rdzv_loop_rpc_call(rdzv_loop_member *member, rdzv_op *op, const rdzv
                                rdzv_error **error);
 
 // Adds a handler of kind `RDZV_RPC_LOOP` to a worker of the loop that has joined its group. Calls to it
-// that arrived earlier have failed.
+// that arrived earlier have failed. `callers` is that of `rdzv_rpc_handlers_add`.
 //
 // Errors: `RDZV_INVALID_ARGUMENT`, `RDZV_ALREADY_REGISTERED`, `RDZV_UNSUPPORTED` with a custom backend.
 rdzv_status rdzv_loop_rpc_add_handler(rdzv_loop_member *member, const uint8_t *name, size_t name_len,
-                                      rdzv_error **error);
+                                      const char *callers, rdzv_error **error);
 
 // Starts to end a worker, with `RDZV_RPC_GRACEFUL` or `RDZV_RPC_ABRUPT`, and returns at once. The
 // worker's last event is `RDZV_EVENT_RPC_OVER`, whose error is the result. Until then its handlers still

@@ -63,8 +63,7 @@ using response_of = std::conditional_t<std::is_same_v<T, rpc_bytes>, std::string
 
 /// What went wrong with a call, as the library reports it: the message begins with handler and callee.
 inline error error_of(const rpc_callee& callee, std::string_view handler, status code, std::string_view why) {
-  std::string message(handler);
-  message.append(" at ");
+  std::string message = std::string(handler) + " at ";
   message.append(callee.id() < 0 ? std::string(callee.name().value_or("")) : "id " + std::to_string(callee.id()));
   message.append(": ").append(why);
   const auto number = static_cast<rdzv_status>(code);
@@ -447,8 +446,9 @@ class rpc : public detail::owner<rpc, rdzv_rpc, rdzv_rpc_free> {
 
   /// Adds a handler while others may call already.
   template <class Function>
-  result<void> on(std::string_view name, Function function, rpc_run run = rpc_run::pooled) {
-    return detail::add_handler(rdzv_rpc_add_handler, c_handle(), name, detail::handler_of(std::move(function)), run);
+  result<void> on(std::string_view name, Function function, rpc_run run = rpc_run::pooled,
+                  const std::string& callers = {}) {
+    return detail::add_handler(rdzv_rpc_add_handler, c_handle(), name, std::move(function), run, callers);
   }
   /// Takes a handler out; whether there was one.
   result<bool> remove(std::string_view name) { return detail::call<bool>(rdzv_rpc_remove_handler, c_handle(), name); }
@@ -547,7 +547,9 @@ class loop_rpc : public detail::owner<loop_rpc, rdzv_loop_member, detail::remove
   }
 
   /// Adds a name whose requests are events, while others may call already.
-  result<void> on_loop(std::string_view name) { return detail::call(rdzv_loop_rpc_add_handler, c_handle(), name); }
+  result<void> on_loop(std::string_view name, const std::string& callers = {}) {
+    return detail::call(rdzv_loop_rpc_add_handler, c_handle(), name, callers.c_str());
+  }
   /// Begins to end it.
   result<void> shutdown(rpc_shutdown how = rpc_shutdown::graceful) {
     return detail::call(rdzv_loop_rpc_shutdown, c_handle(), how);

@@ -214,9 +214,7 @@ void run_handler(Run run, Function& function, const rpc_request& request, rpc_re
 }
 
 inline void call_handler(void* user_data, const rdzv_rpc_request* asked, rdzv_rpc_responder* c_responder) {
-  const auto run = [](const rpc_function& function, const rpc_request& request, rpc_responder& responder) {
-    function(request, responder);
-  };
+  const auto run = [](const rpc_function& function, auto&... arguments) { function(arguments...); };
   auto responder = rpc_responder::adopt(c_responder);
   run_handler(run, *static_cast<rpc_function*>(user_data), rpc_request(asked), responder);
 }
@@ -246,13 +244,14 @@ rpc_function handler_of(Function function) {
 }
 
 /// Adds a handler to what `to` stands for.
-template <class Add, class To>
-result<void> add_handler(Add add, To* to, std::string_view name, rpc_function function, rpc_run run) {
-  if (!function)
+template <class Add, class To, class Function>
+result<void> add_handler(Add add, To* to, std::string_view name, Function function, rpc_run run,
+                         const std::string& callers) {
+  auto owned = std::make_unique<rpc_function>(handler_of(std::move(function)));
+  if (!*owned)
     return make_error(status::invalid_argument, "handler " + std::string(name) + ": its function is empty");
-  auto owned = std::make_unique<rpc_function>(std::move(function));
   void* const user_data = owned.get();
-  return give(std::move(owned), add, to, name, run, &call_handler, user_data, &destroy<rpc_function>);
+  return give(std::move(owned), add, to, name, run, callers.c_str(), &call_handler, user_data, &destroy<rpc_function>);
 }
 
 }  // namespace detail
@@ -265,14 +264,17 @@ class rpc_handlers : public detail::owner<rpc_handlers, rdzv_rpc_handlers, rdzv_
 
   /// A function of typed arguments, the first of which may be a `const rpc_request&`, or one of bytes: it is called
   /// with `(const rpc_request&, rpc_responder&)` and may respond later. It may own what can only be moved, and be
-  /// `mutable`; but several threads may call it at a time.
+  /// `mutable`; but several threads may call it at a time. `callers` may call it: names, separated by commas, of
+  /// which one that ends with `*` stands for all that begin so; empty: every member of the group.
   template <class Function>
-  result<void> on(std::string_view name, Function function, rpc_run run = rpc_run::pooled) {
-    return detail::add_handler(rdzv_rpc_handlers_add, c_handle(), name, detail::handler_of(std::move(function)), run);
+  result<void> on(std::string_view name, Function function, rpc_run run = rpc_run::pooled,
+                  const std::string& callers = {}) {
+    return detail::add_handler(rdzv_rpc_handlers_add, c_handle(), name, std::move(function), run, callers);
   }
   /// A name whose requests are events of the loop that the worker is made for (`loop_rpc`).
-  result<void> on_loop(std::string_view name) {
-    return detail::call(rdzv_rpc_handlers_add, c_handle(), name, RDZV_RPC_LOOP, nullptr, nullptr, nullptr);
+  result<void> on_loop(std::string_view name, const std::string& callers = {}) {
+    return detail::call(rdzv_rpc_handlers_add, c_handle(), name, RDZV_RPC_LOOP, callers.c_str(), nullptr, nullptr,
+                        nullptr);
   }
 };
 

@@ -13,12 +13,14 @@ mod frames_in;
 pub(super) mod in_flight;
 mod outgoing;
 mod refusal_event;
+mod token;
 
 pub use error::{
     CallError, CallFailure, CallPhase, ConnectionError, PoolLoad, Refusal, Status, cut_failure_text,
 };
 pub use outgoing::ToWrite;
 pub use refusal_event::{RefusalEvent, RefusalObserver};
+pub use token::TokenExchange;
 
 /// Whether a call has a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -106,7 +106,7 @@ pub use {
     connection::{CallError, CallFailure, ConnectionError, RefusalEvent, RefusalObserver, Status},
     device::{Device, DeviceKind},
     device_map::DeviceMap,
-    handlers::HandlerError,
+    handlers::{Callers, HandlerError},
     membership::error::MembershipError,
     membership::observer::{Observation, ObserverError},
     name::{WorkerInfo, WorkerName},

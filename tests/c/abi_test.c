@@ -43,6 +43,7 @@ static const struct test tests[] = {
     TEST(named_barriers_tell_who_is_missing),
     TEST(other_stores_have_none_of_it),
     TEST(native_stores_prove_their_token),
+    TEST(rpc_workers_prove_the_token_of_their_stores),
     TEST(native_stores_refuse_bad_arguments),
     TEST(errors_of_native_stores_name_operation_and_key),
     TEST(a_limit_is_one_number),

@@ -99,7 +99,7 @@ static void never_told(void *user_data, rdzv_status status, const uint8_t *data,
 
 static rdzv_rpc *new_worker(const rdzv_context *context, const rdzv_store *store) {
   rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("empty"), RDZV_RPC_INLINE, answer_empty, NULL, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("empty"), RDZV_RPC_INLINE, NULL, answer_empty, NULL, NULL, &error));
   rdzv_rpc *rpc = NULL;
   OK(rdzv_rpc_new(context, TEXT("alone"), 3, -1, OVER(store, NULL), handlers, &rpc, &error));
   rdzv_rpc_handlers_free(handlers);
@@ -142,7 +142,7 @@ static void panic_within_a_call_poisons_the_worker_and_gives_back_what_was_lent(
   rdzv_rpc_event event = {.struct_size = sizeof event};
   FAILS(RDZV_POISONED, rdzv_rpc_list_workers(rpc, &workers, &error));
   FAILS(RDZV_POISONED, rdzv_rpc_next_event(rpc, 0, &event, NULL, NULL, &error));
-  FAILS(RDZV_POISONED, rdzv_rpc_add_handler(rpc, TEXT("x"), RDZV_RPC_INLINE, answer_empty, NULL, NULL, &error));
+  FAILS(RDZV_POISONED, rdzv_rpc_add_handler(rpc, TEXT("x"), RDZV_RPC_INLINE, NULL, answer_empty, NULL, NULL, &error));
   FAILS(RDZV_POISONED, rdzv_rpc_shutdown(rpc, RDZV_RPC_GRACEFUL, &error));
   CHECK(none == NULL && workers == NULL);
   // What cannot fail reads on, and calls that were made before are whole.

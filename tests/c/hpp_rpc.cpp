@@ -70,6 +70,8 @@ rdzv::rpc_handlers handlers() {
   CHECK(made.on("throw", [](int number) -> int { throw std::runtime_error("no such luck: " + std::to_string(number)); }));
   CHECK(made.on("throw an int", []() { throw 7; }));
 #endif
+  CHECK(made.on("for two", [] { return 2; }, rdzv::rpc_run::pooled, "ps,tw*"));
+  CHECK(made.on("x", [] {}, rdzv::rpc_run::pooled, "a b").error().code() == rdzv::status::invalid_argument);
   CHECK(made.on("add", [] { return 0; }).error().code() == rdzv::status::already_registered);
   const auto empty = made.on("x", static_cast<int (*)(int)>(nullptr));
   CHECK(empty.error().code() == rdzv::status::invalid_argument);
@@ -133,6 +135,7 @@ void workers_call_each_other(const rdzv::rpc& one, const rdzv::rpc& two) {
   CHECK(code(one.call<int>("three", "add", 1, 2)) == rdzv::status::rpc_unknown_worker);
   CHECK(code(one.call<int>("", "add", 1, 2)) == rdzv::status::rpc_unknown_worker);
   CHECK(code(one.call<int>("two", "none")) == rdzv::status::rpc_no_handler);
+  CHECK(code(one.call<int>("two", "for two")) == rdzv::status::permission_denied);
   const auto unnumbered = one.call<int>(-5, "add", 1, 2);
   CHECK(code(unnumbered) == rdzv::status::invalid_argument);
   CHECK(unnumbered.error().message() == "add: the callee has no name, and its id is -5: from 0 to 65535");

@@ -603,3 +603,32 @@ void native_stores_refuse_bad_arguments(void) {
   rdzv_op_free(op);
   rdzv_server_free(server);
 }
+
+void rpc_workers_prove_the_token_of_their_stores(void) {
+  char tokens[512];
+  token_file(tokens, "0123456789abcdef0123456789abcdef");
+  const rdzv_server_options guarded = {
+      .struct_size = sizeof guarded, .auth_token_file = tokens, .c10d_from = "loopback"};
+  rdzv_server *server = NULL;
+  OK(rdzv_server_new(NULL, &guarded, &server, &error));
+  rdzv_store_options options = options_for(rdzv_server_port(server));
+  rdzv_store *plain = NULL, *store = NULL;
+  OK(rdzv_store_new(NULL, &options, &plain, &error));
+  options.auth_token_file = tokens;
+  OK(rdzv_store_new_native(NULL, &options, &store, &error));
+  rdzv_rpc *one = NULL, *two = NULL, *three = NULL;
+  OK(rdzv_rpc_new(NULL, TEXT("one"), 1, -1, OVER(store, NULL), NULL, &one, &error));
+  OK(rdzv_rpc_new(NULL, TEXT("two"), 2, -1, OVER(store, NULL), NULL, &two, &error));
+  // One whose store has no token reads the keys of the group, and calls no member.
+  const struct failure refused = {.status = RDZV_RPC_UNREACHED,
+                                  .message_part = "it requires a token, and the caller has none"};
+  FAILS_LIKE(refused, rdzv_rpc_new(NULL, TEXT("three"), 3, -1, OVER(plain, NULL), NULL, &three, &error));
+  OK(rdzv_rpc_shutdown(two, RDZV_RPC_GRACEFUL, &error));
+  OK(rdzv_rpc_shutdown(one, RDZV_RPC_GRACEFUL, &error));
+  rdzv_rpc_free(two);
+  rdzv_rpc_free(one);
+  rdzv_store_free(store);
+  rdzv_store_free(plain);
+  rdzv_server_free(server);
+  CHECK(remove(tokens) == 0);
+}

@@ -43,14 +43,22 @@ void workers_call_each_other(void) {
   int32_t found = 77;
   call = call_of("two", "new", "bytes");
   call_fails(pair.one, call, RDZV_RPC_NO_HANDLER, "new at two");
-  OK(rdzv_rpc_add_handler(pair.two, TEXT("new"), RDZV_RPC_POOLED, echo, &kept, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.two, TEXT("new"), RDZV_RPC_POOLED, NULL, echo, &kept, NULL, &error));
   OK(rdzv_rpc_call(pair.one, &call, answer, &error));
   CHECK_BUFFER(answer, "bytes");
   FAILS(RDZV_ALREADY_REGISTERED,
-        rdzv_rpc_add_handler(pair.two, TEXT("new"), RDZV_RPC_POOLED, echo, &kept, NULL, &error));
+        rdzv_rpc_add_handler(pair.two, TEXT("new"), RDZV_RPC_POOLED, NULL, echo, &kept, NULL, &error));
   OK(rdzv_rpc_remove_handler(pair.two, TEXT("new"), &found, &error));
   CHECK_NUMBER(found, 1);
   OK(rdzv_rpc_remove_handler(pair.two, TEXT("new"), NULL, &error));
+
+  // Some have a list of callers.
+  FAILS(INVALID, rdzv_rpc_add_handler(pair.two, TEXT("some"), RDZV_RPC_INLINE, "a b", echo, &kept, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.two, TEXT("some"), RDZV_RPC_INLINE, "ps, tw*", echo, &kept, NULL, &error));
+  call = call_of("two", "some", "bytes");
+  call_fails(pair.one, call, RDZV_PERMISSION_DENIED, "one (id 1) is not in its list of callers");
+  OK(rdzv_rpc_call(pair.two, &call, answer, &error));
+  CHECK_BUFFER(answer, "bytes");
 
   // Nobody answers what nobody wants answered.
   const int calls = count_of(&kept, &kept.calls);
@@ -321,8 +329,8 @@ static void answer_with_what_was_taken(struct kept *kept, int calls, bool was_le
 void requests_are_taken_without_being_copied(void) {
   struct kept kept = new_kept();
   struct pair pair = new_pair(&kept);
-  OK(rdzv_rpc_add_handler(pair.two, TEXT("take inline"), RDZV_RPC_INLINE, take, &kept, NULL, &error));
-  OK(rdzv_rpc_add_handler(pair.two, TEXT("take"), RDZV_RPC_POOLED, take, &kept, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.two, TEXT("take inline"), RDZV_RPC_INLINE, NULL, take, &kept, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.two, TEXT("take"), RDZV_RPC_POOLED, NULL, take, &kept, NULL, &error));
   // Short ones, and one that is received into a buffer of its own.
   const size_t lens[] = {1, 70000, 8u << 20};
   rdzv_buffer *answer = rdzv_buffer_new();
@@ -346,7 +354,7 @@ void requests_are_taken_without_being_copied(void) {
   }
   // A backend only lends what it hands on.
   rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("take"), RDZV_RPC_INLINE, take, &kept, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("take"), RDZV_RPC_INLINE, NULL, take, &kept, NULL, &error));
   const int told = count_of(&kept, &kept.told);
   const rdzv_rpc_request_info request = {.struct_size = sizeof request,
                                          .caller_id = 1,
@@ -359,6 +367,10 @@ void requests_are_taken_without_being_copied(void) {
   OK(rdzv_rpc_handlers_dispatch(handlers, &request, responder, &error));
   answer_with_what_was_taken(&kept, ++calls, true);
   is_told(&kept, told + 1, RDZV_OK, "lent");
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("some"), RDZV_RPC_INLINE, "y", take, &kept, NULL, &error));
+  rdzv_rpc_request_info denied = request;
+  denied.handler = BYTES("some");
+  FAILS(RDZV_PERMISSION_DENIED, rdzv_rpc_handlers_dispatch(handlers, &denied, NULL, &error));
   rdzv_rpc_handlers_free(handlers);
   rdzv_buffer_free(answer);
   end_pair(&pair);
@@ -432,7 +444,7 @@ void workers_end_in_both_ways(void) {
   // An abrupt one is a death, and calls to it fail at once.
   pair.two = join(pair.store, "two", 2, -1, NULL, NULL);
   await_group_event(pair.one, RDZV_RPC_EVENT_JOINED, "two", NULL);
-  OK(rdzv_rpc_add_handler(pair.two, TEXT("later"), RDZV_RPC_INLINE, later, &kept, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.two, TEXT("later"), RDZV_RPC_INLINE, NULL, later, &kept, NULL, &error));
   call = call_of("two", "later", "");
   OK(rdzv_rpc_future_new(pair.one, &call, &future, &error));
   await_count(&kept, &kept.calls, 2);
@@ -553,10 +565,10 @@ void workers_are_made_as_they_are_told(void) {
 
   rdzv_rpc_handlers *handlers = handlers_of(&kept);
   FAILS(RDZV_ALREADY_REGISTERED,
-        rdzv_rpc_handlers_add(handlers, TEXT("echo"), RDZV_RPC_INLINE, echo, &kept, destroy, &error));
-  FAILS(INVALID, rdzv_rpc_handlers_add(handlers, TEXT("rdzv/x"), RDZV_RPC_INLINE, echo, &kept, destroy, &error));
-  FAILS(INVALID, rdzv_rpc_handlers_add(handlers, TEXT("x"), 3, echo, &kept, destroy, &error));
-  FAILS(INVALID, rdzv_rpc_handlers_add(handlers, TEXT("x"), RDZV_RPC_INLINE, NULL, &kept, destroy, &error));
+        rdzv_rpc_handlers_add(handlers, TEXT("echo"), RDZV_RPC_INLINE, NULL, echo, &kept, destroy, &error));
+  FAILS(INVALID, rdzv_rpc_handlers_add(handlers, TEXT("rdzv/x"), RDZV_RPC_INLINE, NULL, echo, &kept, destroy, &error));
+  FAILS(INVALID, rdzv_rpc_handlers_add(handlers, TEXT("x"), 3, NULL, echo, &kept, destroy, &error));
+  FAILS(INVALID, rdzv_rpc_handlers_add(handlers, TEXT("x"), RDZV_RPC_INLINE, NULL, NULL, &kept, destroy, &error));
   CHECK_NUMBER(count_of(&kept, &kept.destroyed), 0);
   rdzv_rpc_handlers_free(handlers);
   CHECK_NUMBER(count_of(&kept, &kept.destroyed), 1);

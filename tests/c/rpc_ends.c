@@ -59,8 +59,8 @@ void workers_are_not_shut_down_and_calls_not_awaited_by_their_own_code(void) {
   struct kept kept = new_kept();
   struct pair pair = new_pair(&kept);
   rdzv_buffer *answer = rdzv_buffer_new();
-  OK(rdzv_rpc_add_handler(pair.one, TEXT("inline"), RDZV_RPC_INLINE, dare_inline, &kept, NULL, &error));
-  OK(rdzv_rpc_add_handler(pair.one, TEXT("pooled"), RDZV_RPC_POOLED, dare_pooled, &kept, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.one, TEXT("inline"), RDZV_RPC_INLINE, NULL, dare_inline, &kept, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.one, TEXT("pooled"), RDZV_RPC_POOLED, NULL, dare_pooled, &kept, NULL, &error));
   CHECK(swap_rpc(&kept, pair.one) == NULL);
   rdzv_rpc_call_spec call = call_of("one", "inline", "");
   char refused[100], partly[100];
@@ -104,8 +104,8 @@ static void free_when_done(void *user_data, rdzv_status status, const uint8_t *d
 void workers_are_not_freed_by_their_own_code(void) {
   struct kept kept = new_kept(), own = new_kept();
   struct pair pair = new_pair(&kept);
-  OK(rdzv_rpc_add_handler(pair.one, TEXT("inline"), RDZV_RPC_INLINE, free_own, &own, NULL, &error));
-  OK(rdzv_rpc_add_handler(pair.one, TEXT("pooled"), RDZV_RPC_POOLED, free_own, &own, destroy, &error));
+  OK(rdzv_rpc_add_handler(pair.one, TEXT("inline"), RDZV_RPC_INLINE, NULL, free_own, &own, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.one, TEXT("pooled"), RDZV_RPC_POOLED, NULL, free_own, &own, destroy, &error));
   rdzv_buffer *answer = rdzv_buffer_new();
   const char *const handlers[] = {"inline", "pooled"};
   for (int i = 0; i < 3; ++i) {

@@ -65,7 +65,7 @@ void what_gives_back_lent_bytes_frees_no_future_and_no_worker(void) {
   // A callee that reads nothing, so that the second call cannot be sent.
   sem_t gate;
   CHECK(sem_init(&gate, 0, 0) == 0);
-  OK(rdzv_rpc_add_handler(pair.two, TEXT("block"), RDZV_RPC_INLINE, block, &gate, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.two, TEXT("block"), RDZV_RPC_INLINE, NULL, block, &gate, NULL, &error));
   rdzv_rpc_call_spec call = call_of("two", "block", "");
   OK(rdzv_rpc_notify(pair.one, &call, &error));
   const size_t len = 64u << 20;
@@ -111,7 +111,7 @@ void what_gives_back_lent_bytes_frees_no_future_and_no_worker(void) {
 void long_failure_texts_are_cut_with_a_mark(void) {
   struct kept kept = new_kept();
   struct pair pair = new_pair(&kept);
-  OK(rdzv_rpc_add_handler(pair.two, TEXT("long"), RDZV_RPC_INLINE, fail_at_length, &kept, NULL, &error));
+  OK(rdzv_rpc_add_handler(pair.two, TEXT("long"), RDZV_RPC_INLINE, NULL, fail_at_length, &kept, NULL, &error));
   rdzv_error *failure = NULL;
   const rdzv_rpc_call_spec call = call_of("two", "long", "");
   CHECK_NUMBER(rdzv_rpc_call(pair.one, &call, NULL, &failure), RDZV_RPC_HANDLER_FAILED);

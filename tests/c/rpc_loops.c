@@ -89,7 +89,7 @@ static rdzv_rpc_responder *await_request(rdzv_loop *loop, const rdzv_loop_member
 
 static rdzv_rpc_handlers *handlers_of_loop(void) {
   rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("ask"), RDZV_RPC_LOOP, NULL, NULL, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("ask"), RDZV_RPC_LOOP, NULL, NULL, NULL, NULL, &error));
   return handlers;
 }
 
@@ -204,8 +204,8 @@ void workers_of_a_loop_call_each_other(void) {
   rdzv_rpc_free(handle);
   // A handler that is added later.
   call = call_of("one", "more", "");
-  OK(rdzv_loop_rpc_add_handler(at.one, TEXT("more"), &error));
-  FAILS(RDZV_ALREADY_REGISTERED, rdzv_loop_rpc_add_handler(at.one, TEXT("more"), &error));
+  OK(rdzv_loop_rpc_add_handler(at.one, TEXT("more"), NULL, &error));
+  FAILS(RDZV_ALREADY_REGISTERED, rdzv_loop_rpc_add_handler(at.one, TEXT("more"), NULL, &error));
   OK(rdzv_loop_rpc_call(at.two, first, &call, &error));
   await_success(at.loop, at.one, RDZV_EVENT_RPC_REQUEST);
   OK(rdzv_loop_rpc_responder(at.loop, &soon, &error));
@@ -271,7 +271,7 @@ void workers_that_block_may_come_into_a_loop(void) {
   FAILS(RDZV_ALREADY_REGISTERED, rdzv_loop_add_rpc(loop, one, NULL, &none, &error));
   await_success(loop, member, RDZV_EVENT_RPC);
   check_change(loop, RDZV_RPC_EVENT_JOINED, "two");
-  OK(rdzv_loop_rpc_add_handler(member, TEXT("ask"), &error));
+  OK(rdzv_loop_rpc_add_handler(member, TEXT("ask"), NULL, &error));
   rdzv_rpc_future *future = NULL;
   const rdzv_rpc_call_spec call = call_of("one", "ask", "x");
   OK(rdzv_rpc_future_new(two, &call, &future, &error));
@@ -370,7 +370,7 @@ void own_rpc_backend_lives_in_a_loop(void) {
   OK(rdzv_loop_rpc_new(loop, context, TEXT("me"), 5, -1, OVER(store, &options), handlers, NULL, &me, &error));
   rdzv_rpc_handlers_free(handlers);
   await_success(loop, me, RDZV_EVENT_RPC_JOINED);
-  FAILS(RDZV_UNSUPPORTED, rdzv_loop_rpc_add_handler(me, TEXT("x"), &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_loop_rpc_add_handler(me, TEXT("x"), NULL, &error));
 
   rdzv_rpc_call_spec call = call_of("me", "ask", "abc");
   OK(rdzv_loop_rpc_call(me, op, &call, &error));
@@ -636,7 +636,7 @@ void workers_of_a_loop_refuse_bad_arguments(void) {
   FAILS(INVALID, rdzv_loop_add_rpc(NULL, NULL, NULL, &member, &error));
   FAILS(INVALID, rdzv_loop_rpc_handle(NULL, &handle, &error));
   FAILS(INVALID, rdzv_loop_rpc_call(NULL, op, &call, &error));
-  FAILS(INVALID, rdzv_loop_rpc_add_handler(NULL, TEXT("x"), &error));
+  FAILS(INVALID, rdzv_loop_rpc_add_handler(NULL, TEXT("x"), NULL, &error));
   FAILS(INVALID, rdzv_loop_rpc_shutdown(NULL, RDZV_RPC_ABRUPT, &error));
   FAILS(INVALID, rdzv_loop_rpc_event(loop, &change, NULL, NULL, &error));
   FAILS(INVALID, rdzv_loop_rpc_event(loop, NULL, NULL, NULL, &error));

@@ -134,11 +134,11 @@ static inline void is_told(struct kept *kept, int count, rdzv_status status, con
 
 static inline rdzv_rpc_handlers *handlers_of(struct kept *kept) {
   rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("echo"), RDZV_RPC_INLINE, echo, kept, destroy, &error));
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("who"), RDZV_RPC_POOLED, who, kept, NULL, &error));
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("refuse"), RDZV_RPC_POOLED, refuse, kept, NULL, &error));
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("forget"), RDZV_RPC_INLINE, forget, kept, NULL, &error));
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("later"), RDZV_RPC_INLINE, later, kept, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("echo"), RDZV_RPC_INLINE, NULL, echo, kept, destroy, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("who"), RDZV_RPC_POOLED, NULL, who, kept, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("refuse"), RDZV_RPC_POOLED, NULL, refuse, kept, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("forget"), RDZV_RPC_INLINE, NULL, forget, kept, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("later"), RDZV_RPC_INLINE, NULL, later, kept, NULL, &error));
   return handlers;
 }
 

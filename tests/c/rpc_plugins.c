@@ -344,10 +344,10 @@ void own_code_is_an_rpc_backend(void) {
   const rdzv_pair red = {"colour", "red"};
   rdzv_rpc_options options = own_options(&red);
   rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("reverse"), RDZV_RPC_INLINE, reverse, NULL, NULL, &error));
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("refuse"), RDZV_RPC_INLINE, refuse, NULL, NULL, &error));
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("swallow"), RDZV_RPC_POOLED, swallow, NULL, NULL, &error));
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("defer"), RDZV_RPC_POOLED, defer, &own, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("reverse"), RDZV_RPC_INLINE, NULL, reverse, NULL, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("refuse"), RDZV_RPC_INLINE, NULL, refuse, NULL, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("swallow"), RDZV_RPC_POOLED, NULL, swallow, NULL, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("defer"), RDZV_RPC_POOLED, NULL, defer, &own, NULL, &error));
   rdzv_rpc *rpc = NULL;
   OK(rdzv_rpc_new(own.context, TEXT("me"), 5, 2, OVER(store, &options), handlers, &rpc, &error));
   rdzv_rpc_handlers_free(handlers);
@@ -417,7 +417,7 @@ void own_code_is_an_rpc_backend(void) {
   FAILS(RDZV_UNSUPPORTED, rdzv_rpc_next_event(rpc, 0, &event, NULL, NULL, &error));
   rdzv_rpc_devices *devices = NULL;
   FAILS(RDZV_UNSUPPORTED, rdzv_rpc_list_devices(rpc, &devices, &error));
-  FAILS(RDZV_UNSUPPORTED, rdzv_rpc_add_handler(rpc, TEXT("x"), RDZV_RPC_INLINE, reverse, NULL, NULL, &error));
+  FAILS(RDZV_UNSUPPORTED, rdzv_rpc_add_handler(rpc, TEXT("x"), RDZV_RPC_INLINE, NULL, reverse, NULL, NULL, &error));
   FAILS(RDZV_UNSUPPORTED, rdzv_rpc_remove_handler(rpc, TEXT("x"), NULL, &error));
 
   own.flaw = "comes back";
@@ -458,7 +458,7 @@ void inline_handlers_do_not_wait_for_own_backends(void) {
   rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
   rdzv_rpc *mine = NULL, *one = NULL, *two = NULL;
   OK(rdzv_rpc_new(own.context, TEXT("me"), 5, 2, OVER(store, &options), handlers, &mine, &error));
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("call on"), RDZV_RPC_INLINE, call_on, mine, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("call on"), RDZV_RPC_INLINE, NULL, call_on, mine, NULL, &error));
   OK(rdzv_rpc_new(NULL, TEXT("one"), 1, -1, OVER(store, NULL), handlers, &one, &error));
   OK(rdzv_rpc_new(NULL, TEXT("two"), 2, -1, OVER(store, NULL), NULL, &two, &error));
   const rdzv_rpc_call_spec call = call_of("one", "call on", "");
@@ -504,7 +504,7 @@ void workers_of_own_backends_are_not_freed_by_what_they_call(void) {
   const rdzv_pair red = {"colour", "red"};
   rdzv_rpc_options options = own_options(&red);
   rdzv_rpc_handlers *handlers = rdzv_rpc_handlers_new();
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("free"), RDZV_RPC_POOLED, free_worker, &own, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("free"), RDZV_RPC_POOLED, NULL, free_worker, &own, NULL, &error));
   rdzv_rpc *rpc = NULL;
   OK(rdzv_rpc_new(own.context, TEXT("me"), 5, 2, OVER(store, &options), handlers, &rpc, &error));
   own.rpc = rpc;
@@ -584,7 +584,7 @@ void own_rpc_backend_fails_in_every_way(void) {
   FAILS(RDZV_RPC_NO_HANDLER, rdzv_rpc_handlers_dispatch(handlers, &request, responder, &error));
   FAILS(INVALID, rdzv_rpc_handlers_dispatch(handlers, NULL, responder, &error));
   FAILS(INVALID, rdzv_rpc_handlers_dispatch(NULL, &request, responder, &error));
-  OK(rdzv_rpc_handlers_add(handlers, TEXT("y"), RDZV_RPC_INLINE, swallow, NULL, NULL, &error));
+  OK(rdzv_rpc_handlers_add(handlers, TEXT("y"), RDZV_RPC_INLINE, NULL, swallow, NULL, NULL, &error));
   request = request_for("y");
   request.caller_id = -1;
   FAILS(INVALID, rdzv_rpc_handlers_dispatch(handlers, &request, responder, &error));

@@ -44,6 +44,7 @@ void leases_end_and_their_keys_with_them(void);
 void named_barriers_tell_who_is_missing(void);
 void other_stores_have_none_of_it(void);
 void native_stores_prove_their_token(void);
+void rpc_workers_prove_the_token_of_their_stores(void);
 void native_stores_refuse_bad_arguments(void);
 
 // errors.c

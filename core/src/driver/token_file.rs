@@ -60,7 +60,7 @@ impl ClientToken {
     }
 
     /// Returns what the file contains now, or else what it contained before.
-    pub(in crate::driver) fn current(&mut self) -> &Credentials {
+    pub fn current(&mut self) -> &Credentials {
         if let Ok(Self { credentials, .. }) = Self::open(&self.path) {
             self.credentials = credentials;
         }

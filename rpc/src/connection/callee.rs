@@ -3,7 +3,9 @@
 use super::frames_in::{FramePart, FramesIn};
 use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
+use super::token::{TokenExchange, hello};
 use super::{CallKind, ConnectionError, PoolLoad, Refusal, Status, cut_failure_text};
+use crate::handlers::NoCall;
 use crate::intake::Load;
 use crate::limits::{RPC_FRAME, RpcLimits};
 use crate::name::{WorkerInfo, WorkerName};
@@ -11,6 +13,7 @@ use crate::wire::{CalleeFrame, CallerFrame, DATA, Header, Splitter, VERSION_MAX,
 use alloc::collections::VecDeque;
 use rendezvous_core::error::Span;
 use rendezvous_core::prelude::*;
+use rendezvous_core::proof::Bytes32;
 
 /// Reason why a request ended without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,8 @@ pub enum CalleeEvent<'b> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CalleeState {
     Greeting,
+    /// The caller was asked to prove the token. Its versions are kept for that.
+    Challenged((u16, u16)),
     Claimed,
     Open,
     /// One of the two ends has sent a goodbye.
@@ -122,6 +127,8 @@ pub struct Callee {
     incoming: FramesIn,
     outgoing: Outgoing,
     peer: Option<WorkerInfo>,
+    /// Token that the caller must prove.
+    token: Option<TokenExchange>,
     requests: InFlight<Request>,
     last_id: u64,
     /// Number of requests whose payloads are incomplete.
@@ -158,6 +165,7 @@ impl Callee {
             incoming: FramesIn::new(Splitter::from_caller()),
             outgoing: Outgoing::default(),
             peer: None,
+            token: None,
             requests: InFlight::new(),
             last_id: 0,
             unfinished: 0,
@@ -173,6 +181,28 @@ impl Callee {
             events: VecDeque::new(),
             out: Vec::new(),
         }
+    }
+
+    /// Requires the caller to prove a token. To be called before the first received bytes.
+    pub fn require(&mut self, token: TokenExchange) {
+        self.token = Some(token);
+    }
+
+    /// Whether the caller is yet to prove a token, over a channel whose binding [`Callee::bind`] needs if it is encrypted.
+    pub const fn is_proving(&self) -> bool {
+        self.token.is_some() && self.is_greeting()
+    }
+
+    /// Sets the binding to an encrypted channel. To be called before the first received bytes.
+    pub const fn bind(&mut self, channel: Bytes32) {
+        if let Some(token) = &mut self.token {
+            token.bind(channel);
+        }
+    }
+
+    /// Whether the handshake is incomplete.
+    const fn is_greeting(&self) -> bool {
+        matches!(self.state, CalleeState::Greeting | CalleeState::Challenged(..))
     }
 
     /// The caller as it identifies itself; `None` before its handshake.
@@ -224,7 +254,7 @@ impl Callee {
 
     /// Refuses the caller, and sends it the reason.
     pub fn refuse(&mut self, why: Refusal, message: &str) {
-        if matches!(self.state, CalleeState::Greeting | CalleeState::Claimed) {
+        if self.is_greeting() || self.state == CalleeState::Claimed {
             let end = message.floor_char_boundary(1024);
             let message = message.get(..end).unwrap_or_default();
             self.end(ConnectionError::Refused { why, message: message.into() });
@@ -254,6 +284,18 @@ impl Callee {
         request.answer_event = Responded::Sending(0);
         self.respond(call, status, message);
         true
+    }
+
+    /// Refuses a request that no handler gets. Returns the status and more about the reason, as the caller gets them.
+    pub fn refuse_call(&mut self, call: u64, why: NoCall) -> (Status, Box<str>) {
+        let (status, message): (_, Box<str>) = match (why, &self.peer) {
+            (NoCall::Denied, Some(caller)) => {
+                (Status::Denied, format!("{caller} is not in its list of callers").into())
+            }
+            _ => (Status::NoHandler, "".into()),
+        };
+        self.fail(call, status, &message);
+        (status, message)
     }
 
     /// Whether the caller waits for the response to this request.
@@ -288,7 +330,9 @@ impl Callee {
                 // The number of the first request that is not accepted.
                 self.outgoing.frame(self.last_id.saturating_add(1), &CalleeFrame::Goodbye {});
             }
-            CalleeState::Greeting | CalleeState::Claimed => self.refuse(Refusal::Leaving, ""),
+            CalleeState::Greeting | CalleeState::Challenged(..) | CalleeState::Claimed => {
+                self.refuse(Refusal::Leaving, "");
+            }
             CalleeState::Leaving | CalleeState::Drained | CalleeState::Ended => {}
         }
     }
@@ -435,8 +479,7 @@ impl Callee {
     /// Time of the next [`Callee::tick`]; `None` if none is needed.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let first = self.requests.first_deadline();
-        let greeting =
-            (self.state == CalleeState::Greeting).then(|| self.began + self.limits.greeting_timeout);
+        let greeting = self.is_greeting().then(|| self.began + self.limits.greeting_timeout);
         let due = [first, greeting, self.heartbeat_due(), self.drain_check_due(), self.progress_due()];
         due.into_iter().flatten().min()
     }
@@ -452,7 +495,7 @@ impl Callee {
             }
             self.events.push_back(CalleeEvent::Over(call, Ending::Deadline));
         }
-        if self.state == CalleeState::Greeting && now >= self.began + self.limits.greeting_timeout {
+        if self.is_greeting() && now >= self.began + self.limits.greeting_timeout {
             self.end(ConnectionError::NoGreeting(self.limits.greeting_timeout));
         }
         self.look_at_progress(now);
@@ -543,9 +586,7 @@ impl Callee {
         frame_part: FramePart<'b>,
     ) -> Result<Option<CalleeEvent<'b>>, ConnectionError> {
         match frame_part {
-            FramePart::Data(..) if self.state == CalleeState::Greeting => {
-                Err(ConnectionError::UnexpectedFrame(DATA))
-            }
+            FramePart::Data(..) if self.is_greeting() => Err(ConnectionError::UnexpectedFrame(DATA)),
             FramePart::Data(call, bytes) => {
                 self.has_progressed = true;
                 let Some(request) = self.requests.get_mut(call) else {
@@ -605,7 +646,11 @@ impl Callee {
                 CallerFrame::Hello { version_min, version_max, group, caller, caller_id, callee, callee_id },
                 CalleeState::Greeting,
             ) => self.greeted((version_min, version_max), group, (caller, caller_id), (callee, callee_id)),
-            (_, CalleeState::Greeting) | (CallerFrame::Hello { .. }, _) => {
+            (CallerFrame::Proof { token, nonce, proof }, CalleeState::Challenged(versions)) => {
+                Ok(self.proven(versions, (token, nonce, &proof)))
+            }
+            (_, CalleeState::Greeting | CalleeState::Challenged(..))
+            | (CallerFrame::Hello { .. } | CallerFrame::Proof { .. }, _) => {
                 Err(ConnectionError::UnexpectedFrame(kind))
             }
             (CallerFrame::Ping { nonce }, _) => {
@@ -652,6 +697,10 @@ impl Callee {
             Refusal::Group
         } else if callee != (self.me.name.as_bytes(), self.me.id) {
             Refusal::NotMe
+        } else if let Some(token) = &self.token {
+            self.state = CalleeState::Challenged(versions);
+            self.outgoing.frame(0, &CalleeFrame::Challenge { nonce: token.nonce() });
+            return Ok(None);
         } else {
             self.state = CalleeState::Claimed;
             return Ok(Some(CalleeEvent::Claimed(caller)));
@@ -659,6 +708,24 @@ impl Callee {
         let me = format!("this is {}", self.me);
         self.refuse(why, if why == Refusal::NotMe { &me } else { "" });
         Ok(None)
+    }
+
+    /// Checks the caller's proof, and proves the token in return.
+    fn proven<'b>(
+        &mut self,
+        versions: (u16, u16),
+        proof: (&[u8], Bytes32, &Bytes32),
+    ) -> Option<CalleeEvent<'b>> {
+        let (token, caller) = (self.token.as_mut()?, self.peer.as_ref()?);
+        let hello = hello(versions, &self.group, caller, &self.me);
+        let Some(own) = token.verify(proof, &hello) else {
+            self.refuse(if proof.0.is_empty() { Refusal::NoToken } else { Refusal::WrongToken }, "");
+            return None;
+        };
+        let caller = caller.clone();
+        self.outgoing.frame(0, &CalleeFrame::Proof { proof: own });
+        self.state = CalleeState::Claimed;
+        Some(CalleeEvent::Claimed(caller))
     }
 
     fn request<'b>(

@@ -7,6 +7,7 @@
 use super::frames_in::{FramePart, FramesIn};
 use super::in_flight::InFlight;
 use super::outgoing::{Outgoing, ToWrite};
+use super::token::{NO_PROOF, TokenExchange, VERSIONS, hello};
 use super::{CallError, CallFailure, CallKind, CallPhase, ConnectionError, PoolLoad, Refusal, Status};
 use crate::handlers::{HANDLER_BYTES_MAX, is_of_the_program};
 use crate::limits::{RPC_FRAME, RpcLimits};
@@ -17,6 +18,7 @@ use crate::wire::{
 use alloc::collections::VecDeque;
 use rendezvous_core::error::Span;
 use rendezvous_core::prelude::*;
+use rendezvous_core::proof::Bytes32;
 
 /// A call to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +96,8 @@ struct Line {
     ask_again_at: Option<Instant>,
     /// Time when the callee reported that no handler thread was free, and its report.
     load: Option<(Instant, PoolLoad)>,
+    /// Token that the callee must prove before it gets calls.
+    token: Option<TokenExchange>,
     /// Whether it has been open, and so has accepted at least one call: each connection that opens reduces the waiting
     /// calls.
     has_opened: bool,
@@ -114,6 +118,7 @@ impl Line {
             pings: 0,
             ask_again_at: None,
             load: None,
+            token: None,
             has_opened: false,
         }
     }
@@ -329,25 +334,42 @@ impl Caller {
         self.events.push_back(CallerEvent::Failed(id, why.of(handler, &self.peer)));
     }
 
-    /// The connection is open.
-    pub fn connected(&mut self, now: Instant) {
+    /// The connection is open. With a token, both ends must prove it: no call is sent before the callee has.
+    pub fn connected(&mut self, now: Instant, token: Option<TokenExchange>) {
         if self.state != LineState::Connecting {
             return;
         }
-        (self.state, self.line) = (LineState::Greeting, Line::new(now));
+        (self.state, self.line) = (LineState::Greeting, Line { token, ..Line::new(now) });
         self.line.outgoing.raw(&MAGIC);
-        self.line.outgoing.frame(
-            0,
-            &CallerFrame::Hello {
-                version_min: VERSION_MIN,
-                version_max: VERSION_MAX,
-                group: &self.group,
-                caller: self.me.name.as_bytes(),
-                caller_id: self.me.id,
-                callee: self.peer.name.as_bytes(),
-                callee_id: self.peer.id,
-            },
-        );
+        self.line.outgoing.frame(0, &hello(VERSIONS, &self.group, &self.me, &self.peer));
+    }
+
+    /// Whether a token is yet to be proven, over a channel whose binding [`Caller::bind`] needs if it is encrypted.
+    pub fn is_proving(&self) -> bool {
+        self.state == LineState::Greeting && self.line.token.is_some()
+    }
+
+    /// Sets the binding to an encrypted channel. To be called before the first received bytes.
+    pub fn bind(&mut self, channel: Bytes32) {
+        if let Some(token) = &mut self.line.token {
+            token.bind(channel);
+        }
+    }
+
+    /// Answers a challenge. Without a token the answer is empty, and the callee says what it requires.
+    fn challenged(&mut self, nonce: Bytes32) -> bool {
+        let Self { line, group, me, peer, .. } = self;
+        let answer = match &mut line.token {
+            Some(token) => token.challenged(nonce, &hello(VERSIONS, group, me, peer)),
+            None => Some(NO_PROOF),
+        };
+        answer.is_some_and(|answer| line.outgoing.frame(0, &answer))
+    }
+
+    fn proven(&mut self, proof: &Bytes32) -> bool {
+        let Self { line, group, me, peer, .. } = self;
+        let hello = hello(VERSIONS, group, me, peer);
+        line.token.as_mut().is_some_and(|token| token.proven(proof, &hello))
     }
 
     /// The connection could not be opened.
@@ -681,6 +703,9 @@ impl Caller {
                 CalleeFrame::Welcome { version, callee, callee_id, requests_max, bytes_max },
                 LineState::Greeting,
             ) => {
+                if self.line.token.as_ref().is_some_and(|token| !token.is_proven()) {
+                    return Err(ConnectionError::Unproven);
+                }
                 if !(VERSION_MIN..=VERSION_MAX).contains(&version) {
                     return Err(ConnectionError::UnexpectedFrame(kind));
                 }
@@ -697,7 +722,16 @@ impl Caller {
                 self.advance(now);
                 Ok(None)
             }
-            (_, LineState::Greeting) | (CalleeFrame::Welcome { .. }, _) => {
+            (CalleeFrame::Challenge { nonce }, LineState::Greeting) if self.challenged(nonce) => Ok(None),
+            (CalleeFrame::Proof { proof }, LineState::Greeting) => {
+                if self.proven(&proof) {
+                    Ok(None)
+                } else {
+                    Err(ConnectionError::Unproven)
+                }
+            }
+            (_, LineState::Greeting)
+            | (CalleeFrame::Welcome { .. } | CalleeFrame::Challenge { .. } | CalleeFrame::Proof { .. }, _) => {
                 Err(ConnectionError::UnexpectedFrame(kind))
             }
             (CalleeFrame::Pong { .. }, _) => {

@@ -29,6 +29,8 @@ open_choice! {
         7 Stalled: "the rest of the request did not arrive",
         /// The handler cannot decode the request.
         8 Malformed: "the request cannot be read",
+        /// The handler has a list of callers, and this one is not in it.
+        9 Denied: "the caller may not call this handler",
     }
 }
 
@@ -47,6 +49,10 @@ open_choice! {
         5 Over: "it has ended",
         /// The callee ends gracefully.
         6 Leaving: "it takes no further requests",
+        /// The callee requires a token, and the caller has none.
+        7 NoToken: "it requires a token, and the caller has none: give the stores of all workers the same auth_token_file",
+        /// The caller has not proven the callee's token.
+        8 WrongToken: "the caller has not proven its token: give the stores of all workers the same auth_token_file",
     }
 }
 
@@ -79,6 +85,12 @@ pub enum ConnectionError {
         /// The worker that responded, as it describes itself.
         got: Box<str>,
     },
+    /// The callee has not proven the token of this worker.
+    #[error(
+        "it has not proven this worker's token, so nothing was sent to it: give the stores of all workers the same \
+         auth_token_file"
+    )]
+    Unproven,
     /// The callee refused the caller.
     #[error("refused: {why}{}{message}", if message.is_empty() { "" } else { ": " })]
     Refused {

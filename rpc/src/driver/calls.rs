@@ -20,7 +20,7 @@ mod transport;
 
 pub(in crate::driver) use io_thread::failure_text;
 pub use received::Received;
-pub use transport::RpcTls;
+pub use transport::{GroupToken, RpcTls};
 
 /// Bytes of a request or a response, which are sent from where they are stored. Cheap to clone.
 #[derive(Clone)]

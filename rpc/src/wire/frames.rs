@@ -23,6 +23,8 @@ define_frames! {
         0x0005 Small Ping { nonce: u64 }
         /// There will be no further requests.
         0x0006 Small Goodbye {}
+        /// Answers a challenge: name of the token, nonce of the caller, and proof. Without a token all of it is empty.
+        0x0007 Small Proof { token: &'a [u8], nonce: [u8; 32], proof: [u8; 32] }
     }
 }
 
@@ -41,5 +43,9 @@ define_frames! {
         0x8005 Small Refused { why: u16, message: &'a [u8] }
         /// Follows a pong: all handler threads are busy, and this many requests wait for one.
         0x8006 Small Exhausted { threads: u32, waiting: u32 }
+        /// Asks the caller to prove the token: nonce of the callee.
+        0x8007 Small Challenge { nonce: [u8; 32] }
+        /// Proves that the callee knows the token; Welcome follows.
+        0x8008 Small Proof { proof: [u8; 32] }
     }
 }

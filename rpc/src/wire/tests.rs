@@ -34,7 +34,7 @@ const HELLO: CallerFrame<'_> = CallerFrame::Hello {
     callee_id: 258,
 };
 
-/// The examples of docs/protocol/rpc.md, section 8.
+/// The examples of docs/protocol/rpc.md, section 9.
 #[test]
 fn frames_have_these_bytes() {
     let guide = include_str!("../../../docs/protocol/rpc.md");
@@ -100,6 +100,22 @@ fn frames_have_these_bytes() {
             "Refused",
             encoded(0, &CalleeFrame::Refused { why: 3, message: b"no" }),
             "0c000000058000000000000000000000030002000000000000006e6f",
+        ),
+        (
+            "Proof",
+            encoded(0, &CallerFrame::Proof { token: b"default", nonce: [1; 32], proof: [3; 32] }),
+            "4f000000070000000000000000000000070000000000000064656661756c740101010101010101010101010101\
+             0101010101010101010101010101010101010303030303030303030303030303030303030303030303030303030303030303",
+        ),
+        (
+            "Challenge",
+            encoded(0, &CalleeFrame::Challenge { nonce: [2; 32] }),
+            "200000000780000000000000000000000202020202020202020202020202020202020202020202020202020202020202",
+        ),
+        (
+            "Proof",
+            encoded(0, &CalleeFrame::Proof { proof: [3; 32] }),
+            "200000000880000000000000000000000303030303030303030303030303030303030303030303030303030303030303",
         ),
         (
             "Exhausted",
@@ -222,6 +238,6 @@ proptest! {
 
     #[test]
     fn any_body_has_a_verdict(kind: u16, bytes: Vec<u8>) {
-        let _ = (CallerFrame::parse(kind % 8, &bytes, &RPC_FRAME), CalleeFrame::parse(0x8000 + kind % 8, &bytes, &RPC_FRAME));
+        let _ = (CallerFrame::parse(kind % 9, &bytes, &RPC_FRAME), CalleeFrame::parse(0x8000 + kind % 9, &bytes, &RPC_FRAME));
     }
 }

@@ -1,9 +1,10 @@
 //! Bytes against the formats of RPC groups: cards, changes, and both ends of a connection.
 
+use rendezvous_core::proof::Credentials;
 use rendezvous_core::time::Instant;
 use rendezvous_rpc::connection::callee::{Callee, CalleeEvent};
 use rendezvous_rpc::connection::caller::{Caller, CallerEvent, NewCall};
-use rendezvous_rpc::connection::{CallKind, ToWrite};
+use rendezvous_rpc::connection::{CallKind, ToWrite, TokenExchange};
 use rendezvous_rpc::exchange::{decode_card, encode_card};
 use rendezvous_rpc::limits::RpcLimits;
 use rendezvous_rpc::membership::change::{decode_change, encode_change};
@@ -16,7 +17,8 @@ fn worker(name: &str, id: u16) -> WorkerInfo {
 }
 
 /// For any bytes: what is parsed as a card or a change is encoded to the same bytes. Both ends of a connection parse
-/// them in one piece as they do byte by byte, deliver no more than arrived, and hold nothing after the end.
+/// them in one piece as they do byte by byte, deliver no more than arrived, and hold nothing after the end. With a token,
+/// neither end passes on or sends a call before the other has proven it.
 ///
 /// # Panics
 /// When that does not hold.
@@ -29,12 +31,44 @@ pub fn rpc(bytes: &[u8]) {
     }
     assert_eq!(callee(&[bytes]), callee(&bytes.chunks(1).collect::<Vec<_>>()));
     assert_eq!(caller(&[bytes]), caller(&bytes.chunks(1).collect::<Vec<_>>()));
+    unproven(bytes);
+}
+
+fn token() -> TokenExchange {
+    let credentials = Credentials::parse("0123456789abcdef0123456789abcdef").expect("a token");
+    TokenExchange::new(credentials, [7; 32])
+}
+
+/// Passes bytes to both ends of connections whose peers must prove a token, and checks that they do nothing.
+fn unproven(bytes: &[u8]) {
+    let (a, b) = (worker("a", 1), worker("b", 2));
+    let (_, hello) = greeting(a.clone(), b.clone(), None);
+    let mut callee = Callee::new(NOW, b.clone(), b"", RpcLimits::default());
+    callee.require(token());
+    for mut part in [&hello[..], bytes] {
+        while let Some(event) = callee.next_event(NOW, &mut part) {
+            assert!(matches!(event, CalleeEvent::Ended(_)), "{event:?}");
+        }
+    }
+    let (mut caller, hello) = greeting(a, b, Some(token()));
+    assert!(hello.len() < 100);
+    let mut part = bytes;
+    while let Some(event) = caller.next_event(NOW, &mut part) {
+        assert!(
+            matches!(event, CallerEvent::Failed(..) | CallerEvent::HangUp(_) | CallerEvent::Connect),
+            "{event:?}"
+        );
+    }
+    if let Some(write) = caller.poll_write() {
+        // The answer to a challenge, and nothing more.
+        assert!(matches!(&write, ToWrite::Bytes(sent) if sent[4] == 0x07 && sent.len() == 95), "{write:?}");
+    }
 }
 
 /// Returns the events of the called end, with parts of payloads joined.
 fn callee(pieces: &[&[u8]]) -> Vec<String> {
     let (a, b) = (worker("a", 1), worker("b", 2));
-    let (_, hello) = greeting(a, b.clone());
+    let (_, hello) = greeting(a, b.clone(), None);
     let limits = RpcLimits { requests_max: 4, ..RpcLimits::default() };
     let mut callee = Callee::new(NOW, b, b"", limits);
     let mut reported = Vec::new();
@@ -64,14 +98,14 @@ fn callee(pieces: &[&[u8]]) -> Vec<String> {
 }
 
 /// Returns a calling end that has two calls, and the bytes with which its connection begins.
-fn greeting(me: WorkerInfo, peer: WorkerInfo) -> (Caller, Vec<u8>) {
+fn greeting(me: WorkerInfo, peer: WorkerInfo, token: Option<TokenExchange>) -> (Caller, Vec<u8>) {
     let mut caller = Caller::new(me, peer, b"", RpcLimits::default());
     for payload_bytes in [0, 3] {
         let call = NewCall { handler: "f", payload_bytes, deadline: None, kind: CallKind::Responded };
         caller.begin(NOW, call).expect("it takes calls");
     }
     assert_eq!(caller.next_event(NOW, &mut &[][..]), Some(CallerEvent::Connect));
-    caller.connected(NOW);
+    caller.connected(NOW, token);
     let Some(ToWrite::Bytes(hello)) = caller.poll_write() else { panic!("a greeting comes first") };
     (caller, hello)
 }
@@ -80,7 +114,7 @@ fn greeting(me: WorkerInfo, peer: WorkerInfo) -> (Caller, Vec<u8>) {
 fn caller(pieces: &[&[u8]]) -> Vec<String> {
     let (a, b) = (worker("a", 1), worker("b", 2));
     let mut answering = Callee::new(NOW, b.clone(), b"", RpcLimits::default());
-    let (mut caller, hello) = greeting(a, b);
+    let (mut caller, hello) = greeting(a, b, None);
     while answering.next_event(NOW, &mut &hello[..]).is_none() {}
     answering.admit();
     let Some(ToWrite::Bytes(welcome)) = answering.poll_write() else { panic!("a welcome follows") };
@@ -168,6 +202,14 @@ pub fn rpc_talk(seed: u64) -> Vec<u8> {
                 &CalleeFrame::Response { status: 1, payload_bytes: 0, message: b"no" },
             ),
             (3, false) => encode_frame(&mut out, 0, &CalleeFrame::Pong { nonce: id }),
+            (4, true) => {
+                let proof = CallerFrame::Proof { token: b"default", nonce: [1; 32], proof: [2; 32] };
+                encode_frame(&mut out, 0, &proof)
+            }
+            (4, false) if payload_bytes % 2 == 0 => {
+                encode_frame(&mut out, 0, &CalleeFrame::Challenge { nonce: [1; 32] })
+            }
+            (4, false) => encode_frame(&mut out, 0, &CalleeFrame::Proof { proof: [2; 32] }),
             _ => {
                 let bytes = u32::try_from(payload_bytes).unwrap_or(0);
                 out.put(&Header::of_data(id, bytes).to_bytes());

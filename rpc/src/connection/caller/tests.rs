@@ -22,7 +22,7 @@ pub(in crate::connection) fn connected(
 ) -> Caller {
     let mut caller = Caller::new(me.clone(), peer.clone(), group, limits);
     caller.state = LineState::Connecting;
-    caller.connected(NOW);
+    caller.connected(NOW, None);
     caller
 }
 
@@ -94,7 +94,7 @@ fn open() -> (Caller, Callee) {
     let (mut peer, mut callee) = (peer(), callee());
     assert_eq!(call(&mut peer), Ok(1));
     assert_eq!(reported(&mut peer, b""), ["Connect"]);
-    peer.connected(NOW);
+    peer.connected(NOW, None);
     assert_eq!(talk(&mut peer, &mut callee), (alloc::vec![1], Vec::new()));
     (peer, callee)
 }
@@ -175,7 +175,7 @@ fn what_was_not_sent_goes_over_the_next_connection_and_nothing_is_sent_twice() {
         format!("failed {id}: f at b (id 2): contact with the worker was lost: the connection ended: reset")
     };
     assert_eq!(reported(&mut peer, b""), [departed(1), departed(2), "HangUp".into(), "Connect".into()]);
-    peer.connected(NOW);
+    peer.connected(NOW, None);
     let mut second = callee();
     assert_eq!(talk(&mut peer, &mut second).0, [3, 4]);
     // Without a next connection, they fail.
@@ -260,7 +260,7 @@ fn a_connection_that_took_no_call_is_no_reason_for_the_next_one() {
     let mut peer = peer();
     assert_eq!(call(&mut peer), Ok(1));
     assert_eq!(reported(&mut peer, b""), ["Connect"]);
-    peer.connected(NOW);
+    peer.connected(NOW, None);
     let welcome =
         CalleeFrame::Welcome { version: 1, callee: b"b", callee_id: 2, requests_max: 0, bytes_max: 1 };
     let message = "failed 1: f at b (id 2): not sent: the welcome allows no request at all";

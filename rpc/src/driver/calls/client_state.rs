@@ -1,5 +1,6 @@
 //! State that all calls of a client share.
 
+use super::GroupToken;
 use super::io_thread::IoShared;
 use super::reentrancy::Home;
 use crate::connection::ConnectionError;
@@ -22,6 +23,8 @@ pub struct RpcClientOptions {
     pub keep_alive: Option<KeepAlive>,
     /// TLS; `None`: connections are not encrypted.
     pub tls: Option<TlsConnector>,
+    /// Token that callees must prove; `None`: none.
+    pub token: Option<Arc<GroupToken>>,
 }
 
 /// State that all calls of a client share.

@@ -4,7 +4,7 @@ use super::reentrancy::{CallSite, Home};
 use super::{Payload, Received};
 use crate::connection::{CallFailure, CallKind, PoolLoad, Status};
 use crate::fair_queue::FairQueue;
-use crate::handlers::{HandlerError, Handlers, Owner, is_of_the_program};
+use crate::handlers::{Callers, HandlerError, Handlers, NoCall, Owner, is_of_the_program};
 use crate::intake::QuotaId;
 use crate::name::WorkerInfo;
 use core::cell::Cell;
@@ -76,7 +76,21 @@ impl Handling {
         run: Run,
         call: impl Fn(Request, Responder) + Send + Sync + 'static,
     ) -> Result<(), HandlerError> {
-        self.register_as(Owner::Program, name, run, Box::new(call))
+        self.register_for(Callers::default(), name, run, call)
+    }
+
+    /// Registers a handler of the program, which these callers may call.
+    ///
+    /// # Errors
+    /// The name is invalid or taken.
+    pub fn register_for(
+        &self,
+        callers: Callers,
+        name: &str,
+        run: Run,
+        call: impl Fn(Request, Responder) + Send + Sync + 'static,
+    ) -> Result<(), HandlerError> {
+        self.register_as((Owner::Program, callers), name, run, Box::new(call))
     }
 
     /// Registers a handler of the program or of the library.
@@ -85,13 +99,13 @@ impl Handling {
     /// The name is invalid or taken.
     pub fn register_as(
         &self,
-        owner: Owner,
+        (owner, callers): (Owner, Callers),
         name: &str,
         run: Run,
         call: Box<HandlerFn>,
     ) -> Result<(), HandlerError> {
         let handler = Arc::new(Handler { name: name.into(), run, call, home: self.home.clone() });
-        self.handlers.write().unwrap_or_else(PoisonError::into_inner).register(owner, name, handler)
+        self.handlers.write().unwrap_or_else(PoisonError::into_inner).register(owner, name, callers, handler)
     }
 
     /// Removes a handler of the program; returns false if there is none. Requests that it has already got are
@@ -116,8 +130,8 @@ impl Handling {
         &self.home
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<Arc<Handler>> {
-        self.handlers.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    pub(super) fn find(&self, name: &str, caller: &str) -> Result<Arc<Handler>, NoCall> {
+        self.handlers.read().unwrap_or_else(PoisonError::into_inner).find(name, caller).cloned()
     }
 
     pub(super) fn submit(&self, job: Job) {

@@ -10,6 +10,7 @@ use core::mem::MaybeUninit;
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::socket::{Idle, classify, look};
 use rendezvous_core::error::Cause;
+use rendezvous_core::proof::Bytes32;
 use socket2::MaybeUninitSlice;
 use std::io::{ErrorKind, IoSlice};
 use std::net::Shutdown;
@@ -142,6 +143,11 @@ impl Line {
 
     pub(super) fn fd(&self) -> RawFd {
         self.transport.socket().as_raw_fd()
+    }
+
+    /// Returns the binding to an encrypted channel, if there is one.
+    pub(super) fn binding(&self) -> Option<Bytes32> {
+        self.transport.binding()
     }
 
     pub(super) fn has_unsent(&self) -> bool {

@@ -373,6 +373,11 @@ impl Link {
         for _ in 0..READS_PER_ITERATION {
             scratch.clear();
             let is_more = state.read_once(now, scratch);
+            if let (true, Some(line)) = (state.caller.is_proving(), &state.line)
+                && let Some(channel) = line.binding()
+            {
+                state.caller.bind(channel);
+            }
             self.settle(state, now, &mut &scratch[..], due);
             if !is_more {
                 return;
@@ -521,7 +526,8 @@ impl Link {
         match finish_connect(&socket).and_then(|()| Transport::connected(socket, &self.host, tls)) {
             Ok(transport) => {
                 state.line = Some(Line::new(transport));
-                state.caller.connected(now);
+                let token = self.shared.options.token.as_ref();
+                state.caller.connected(now, token.map(|token| token.begin()));
             }
             Err(error) => {
                 state.watch = None;

@@ -6,7 +6,7 @@ use super::calling::{RpcClient, RpcClientOptions};
 use super::handling::{Handling, Held, Holder};
 use super::io_thread::{IoShared, IoThread, Target};
 use super::received::{BufferPool, LONG_BYTES_MIN};
-use super::transport::RpcTls;
+use super::transport::{GroupToken, RpcTls};
 use crate::connection::{Refusal, RefusalEvent, RefusalObserver};
 use crate::intake::{FairIntake, QuotaId, Released};
 use crate::limits::{IntakeLimits, RpcLimits};
@@ -53,6 +53,8 @@ pub struct RpcServerOptions {
     pub observer: RefusalObserver,
     /// TLS. If set, callers must use it.
     pub tls: Option<RpcTls>,
+    /// Token that callers must prove; `None`: none. Those who call with [`RpcServer::client`] require it of callees, too.
+    pub token: Option<Arc<GroupToken>>,
 }
 
 opaque_debug!(RpcServerOptions);
@@ -110,11 +112,12 @@ impl RpcServer {
 
     /// Creates a client of the same worker, whose connections are driven by the same thread.
     pub fn client(&self) -> RpcClient {
-        let ServerShared { options: RpcServerOptions { me, group, limits, keep_alive, tls, .. }, .. } =
-            &*self.shared;
+        let ServerShared {
+            options: RpcServerOptions { me, group, limits, keep_alive, tls, token, .. }, ..
+        } = &*self.shared;
         let tls = tls.as_ref().map(|tls| tls.connector.clone());
-        let (me, group) = (me.clone(), group.clone());
-        let options = RpcClientOptions { me, group, limits: *limits, keep_alive: *keep_alive, tls };
+        let (me, group, token) = (me.clone(), group.clone(), token.clone());
+        let options = RpcClientOptions { me, group, limits: *limits, keep_alive: *keep_alive, tls, token };
         RpcClient::on_thread(options, &self.shared.io, self.shared.handling.home().clone())
     }
 

@@ -3,6 +3,7 @@ mod flow;
 pub(super) mod frames;
 mod refusals;
 mod tls;
+mod tokens;
 
 use super::calling::{Call, CallCanceller, CallResult, RpcClient, RpcClientOptions, RpcPeer};
 use super::handling::{Handling, Request, Responder, Run};
@@ -11,6 +12,7 @@ use super::reentrancy::Home;
 use super::serving::{Admission, RpcServer, RpcServerOptions};
 use super::*;
 use crate::connection::{CallError, CallFailure, CallKind, ConnectionError, Refusal, RefusalObserver};
+use crate::handlers::Callers;
 use crate::limits::{IntakeLimits, RpcLimits};
 use crate::name::WorkerInfo;
 use crate::wire::{CalleeFrame, CallerFrame, DATA, Header, MAGIC, encode_frame};
@@ -61,6 +63,7 @@ fn server_options() -> RpcServerOptions {
         keep_alive: Some(KeepAlive::default()),
         observer: RefusalObserver::default(),
         tls: None,
+        token: None,
     }
 }
 
@@ -94,6 +97,7 @@ fn client_options() -> RpcClientOptions {
         limits: RpcLimits::default(),
         keep_alive: Some(KeepAlive::default()),
         tls: None,
+        token: None,
     }
 }
 

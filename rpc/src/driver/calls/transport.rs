@@ -1,8 +1,12 @@
 //! Bytes of a connection on their way to the socket: as they are, or encrypted.
 
+use crate::connection::TokenExchange;
 use core::mem::MaybeUninit;
 use rendezvous_core::driver::prelude::*;
+use rendezvous_core::driver::random::random;
 use rendezvous_core::driver::tls::{TlsAcceptor, TlsConnector};
+use rendezvous_core::driver::token_file::ClientToken;
+use rendezvous_core::proof::Bytes32;
 use rendezvous_core::tls::{ServerConfig, TlsStage};
 use rendezvous_core::tls_fault::TlsFault;
 use socket2::{MaybeUninitSlice, SockAddr, Socket};
@@ -15,6 +19,22 @@ pub struct RpcTls {
     pub acceptor: TlsAcceptor,
     /// TLS of connections to other workers.
     pub connector: TlsConnector,
+}
+
+/// Token that a worker and its callers prove. The file is read again for each connection.
+#[derive(Debug)]
+pub struct GroupToken(Mutex<ClientToken>);
+
+impl GroupToken {
+    /// Takes the token of a file.
+    pub fn new(token: ClientToken) -> Self {
+        Self(Mutex::new(token))
+    }
+
+    /// Begins the proofs on a new connection.
+    pub(super) fn begin(&self) -> TokenExchange {
+        TokenExchange::new(self.0.locked().current().clone(), random())
+    }
 }
 
 /// Send buffer between processes of one host, in bytes. With this size, the bytes in flight stay in the processor's
@@ -93,6 +113,14 @@ impl Transport {
     /// Returns whether the connection uses TLS.
     pub(super) const fn is_secured(&self) -> bool {
         matches!(self.security, Security::Tls(_))
+    }
+
+    /// Returns the binding to the channel of TLS, if there is one.
+    pub(super) fn binding(&self) -> Option<Bytes32> {
+        match &self.security {
+            Security::Tls(secured) => secured.stage.binding(),
+            Security::Plain | Security::Undecided(_) => None,
+        }
     }
 
     /// Returns whether there is plaintext that no event of the socket will report.

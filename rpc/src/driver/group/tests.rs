@@ -4,6 +4,7 @@ mod exit_barrier;
 mod flow;
 mod reentrancy;
 mod sessions;
+mod tokens;
 
 use super::*;
 use crate::agent::GroupEvent;
@@ -504,6 +505,7 @@ fn a_static_group_hears_its_members_only() {
             limits: RpcLimits::default(),
             keep_alive: None,
             tls: None,
+            token: None,
         });
         let client = client.expect("a client");
         let peer = client.peer(agent.me(), host, port.parse().expect("a port")).expect("a peer");
@@ -541,6 +543,7 @@ fn whoever_was_heard_before_a_static_group_was_complete_is_heard_no_more() {
             limits: RpcLimits::default(),
             keep_alive: None,
             tls: None,
+            token: None,
         });
         let client = client.expect("a client");
         let peer = client.peer(&worker("a", 0), host, port.parse().expect("a port")).expect("a peer");
@@ -569,6 +572,7 @@ fn workers_of_other_groups_beneath_the_same_prefix_are_not_called() {
             limits: RpcLimits::default(),
             keep_alive: None,
             tls: None,
+            token: None,
         });
         let client = client.expect("a client");
         let peer = client.peer(b.me(), host, to.parse().expect("a port")).expect("a peer");

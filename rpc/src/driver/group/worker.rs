@@ -3,7 +3,7 @@
 use super::liveness_watcher::LivenessWatcher;
 use super::shared::{Callee, GroupCallError, GroupShared};
 use super::steps::{StepStore, execute};
-use super::store_connection::open_store;
+use super::store_connection::{auth_token_of, open_store};
 use super::worker_threads::GroupThreads;
 use super::{
     AlreadyObserved, Begun, CallSpec, GroupResult, Listener, OnResult, PendingCall, RpcInitError, RpcWorker,
@@ -18,8 +18,8 @@ pub use crate::driver::calls::calling::CallCanceller;
 use crate::driver::calls::calling::{Call, CallGuard};
 use crate::driver::calls::handling::{Handling, Request, Responder, Run};
 use crate::driver::calls::serving::{RpcServer, RpcServerOptions};
-use crate::driver::calls::{Payload, RpcTls, failure_text};
-use crate::handlers::{HandlerError, Owner};
+use crate::driver::calls::{GroupToken, Payload, RpcTls, failure_text};
+use crate::handlers::{Callers, HandlerError, Owner};
 use crate::limits::{IntakeLimits, RpcLimits};
 use crate::membership::change::WorkerLocation;
 use crate::membership::error::{MembershipError, unless_abandoned};
@@ -159,6 +159,7 @@ impl RpcAgent {
         };
         let local = open_store(store, &me.name, store_tls, &token);
         go_on()?;
+        let group_token = auth_token_of(store).map(|token| Arc::new(GroupToken::new(token)));
         let (store, has_session) = local?;
         // A key is deleted with the session that made it.
         let liveness = if has_session { Liveness::Keys } else { Liveness::Unknown };
@@ -179,6 +180,7 @@ impl RpcAgent {
             keep_alive: Some(KeepAlive::default()),
             observer: tcp.observer.clone(),
             tls: rpc_tls,
+            token: group_token,
         };
         let weak = Arc::downgrade(&shared);
         let server = RpcServer::start_watched(server, Arc::clone(&handling), move |failure| {
@@ -554,7 +556,12 @@ impl Reserved {
                 None => responder.decline(Status::Leaving, ""),
             };
             // If another worker uses the handlers, the first name is taken already.
-            handling.register_as(Owner::Library, name, Run::Inline, Box::new(called))?;
+            handling.register_as(
+                (Owner::Library, Callers::default()),
+                name,
+                Run::Inline,
+                Box::new(called),
+            )?;
         }
         Ok(Self(Arc::clone(handling)))
     }

@@ -8,7 +8,7 @@ use crate::driver::group::{
     RpcWorker, Shutdown, TcpOptions,
 };
 use crate::driver::testing::becomes_readable;
-use crate::handlers::Owner;
+use crate::handlers::{Callers, Owner};
 use crate::inbox::InboxLimits;
 use crate::membership::error::MembershipError;
 use crate::name::WorkerInfo;
@@ -35,7 +35,7 @@ fn init(
     let (home, context) = (Arc::clone(context), Arc::clone(context));
     let make = Box::new(move |queue: &RpcRequestQueue, token: CancelToken| {
         let handling = Handling::new(1);
-        handling.register_as(Owner::Program, "ask", Run::Inline, queue.handler())?;
+        handling.register_as((Owner::Program, Callers::default()), "ask", Run::Inline, queue.handler())?;
         let local = TcpOptions { handling: Some(handling), ..TcpOptions::default() };
         let mut options = RpcOptions::new("tcp");
         options.set_extra(Box::new(local));
@@ -399,7 +399,9 @@ fn a_worker_that_is_there_may_be_added_and_lives_on() {
     let (of, event) = next(&mut events);
     assert!(of == id && matches!(event, RpcEvent::Group(GroupEvent::Joined(_))), "{event:?}");
     let queue = events.rpc_request_queue(id).expect("there");
-    tcp.handling().register_as(Owner::Program, "ask", Run::Inline, queue.handler()).expect("free");
+    tcp.handling()
+        .register_as((Owner::Program, Callers::default()), "ask", Run::Inline, queue.handler())
+        .expect("free");
     let call = two.start_call("one", "ask", b"x".to_vec(), Some(SOON)).expect("made");
     let (_, request, responder) = put_request(&mut events);
     responder.answer(request.payload);
@@ -485,7 +487,9 @@ fn an_added_worker_that_leaves_answers_what_waits_in_the_loop() {
     let id = events.add_rpc(home, Arc::clone(&agent)).expect("in no loop");
     let (_, RpcEvent::Group(GroupEvent::Joined(_))) = next(&mut events) else { panic!("it came") };
     let queue = events.rpc_request_queue(id).expect("there");
-    tcp.handling().register_as(Owner::Program, "ask", Run::Inline, queue.handler()).expect("free");
+    tcp.handling()
+        .register_as((Owner::Program, Callers::default()), "ask", Run::Inline, queue.handler())
+        .expect("free");
     let here = |_, responder: Responder| _ = responder.answer(Vec::new());
     tcp.handling().register("here", Run::Inline, here).expect("free");
     let calls = [(); 2].map(|()| two.start_call("one", "ask", b"x".to_vec(), Some(SOON)).expect("made"));

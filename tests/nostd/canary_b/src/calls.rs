@@ -4,7 +4,7 @@ use rendezvous_core::time::Instant;
 use rendezvous_rpc::connection::callee::{Callee, CalleeEvent};
 use rendezvous_rpc::connection::caller::{Caller, CallerEvent, NewCall};
 use rendezvous_rpc::connection::{CallKind, ToWrite};
-use rendezvous_rpc::handlers::{Handlers, Owner};
+use rendezvous_rpc::handlers::{Callers, Handlers, Owner};
 use rendezvous_rpc::intake::Intake;
 use rendezvous_rpc::limits::{IntakeLimits, RpcLimits};
 use rendezvous_rpc::name::WorkerInfo;
@@ -18,7 +18,7 @@ fn is_answered() -> Option<bool> {
     let a = WorkerInfo { name: "a".parse().ok()?, id: 0 };
     let b = WorkerInfo { name: "b".parse().ok()?, id: 1 };
     let mut handlers = Handlers::new();
-    handlers.register(Owner::Program, "f", ()).ok()?;
+    handlers.register(Owner::Program, "f", Callers::default(), ()).ok()?;
     let mut intake = Intake::new(IntakeLimits::default());
     let mut caller = Caller::new(a, b.clone(), b"g", RpcLimits::default());
     let mut callee = Callee::new(now, b, b"g", RpcLimits::default());
@@ -28,7 +28,7 @@ fn is_answered() -> Option<bool> {
     if caller.next_event(now, &mut nothing) != Some(CallerEvent::Connect) {
         return None;
     }
-    caller.connected(now);
+    caller.connected(now, None);
     let mut is_done = false;
     for _ in 0..4 {
         if let Some(ToWrite::Bytes(bytes)) = caller.poll_write() {
@@ -37,7 +37,7 @@ fn is_answered() -> Option<bool> {
                 match event {
                     CalleeEvent::Claimed(_) => callee.admit(),
                     CalleeEvent::Request { handler, payload_bytes, .. } => {
-                        handlers.get(&handler)?;
+                        handlers.find(&handler, "a").ok()?;
                         intake.enter(payload_bytes);
                     }
                     CalleeEvent::Complete(call) => _ = callee.answer(call, 0),

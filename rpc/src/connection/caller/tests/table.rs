@@ -33,7 +33,7 @@ impl World {
     }
 
     fn connect(&mut self) {
-        self.peer.connected(NOW);
+        self.peer.connected(NOW, None);
         self.callee = Some(callee());
     }
 
@@ -174,7 +174,7 @@ const INPUTS: [(&str, Give); 23] = [
         if world.peer.state == LineState::Connecting {
             world.callee = Some(callee());
         }
-        world.peer.connected(NOW);
+        world.peer.connected(NOW, None);
         String::new()
     }),
     ("the callee cannot be reached", |world| {

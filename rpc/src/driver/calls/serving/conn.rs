@@ -1,6 +1,6 @@
 //! Connection of a caller: state machine, socket, and the payloads in both directions.
 
-use super::{Admit, ServerShared};
+use super::{Admit, RpcServerOptions, ServerShared};
 use crate::connection::callee::{Callee, CalleeEvent};
 use crate::connection::{CallKind, ConnectionError, Refusal, RefusalEvent, Status};
 use crate::driver::calls::handling::{
@@ -107,8 +107,13 @@ impl Conn {
         socket: Socket,
         peer: SocketAddr,
     ) -> Arc<Self> {
+        let RpcServerOptions { me, group, limits, token, .. } = &shared.options;
+        let mut callee = Callee::new(now, me.clone(), group, *limits);
+        if let Some(token) = token {
+            callee.require(token.begin());
+        }
         let state = ConnState {
-            callee: Callee::new(now, shared.options.me.clone(), &shared.options.group, shared.options.limits),
+            callee,
             watch: None,
             line: Some(Line::new(Transport::accepted(socket, shared.options.tls.as_ref()))),
             timer: None,
@@ -273,12 +278,13 @@ impl Conn {
                     Err((why, message)) => state.callee.refuse(why, &message),
                 },
                 CalleeEvent::Request { call, handler, payload_bytes, deadline, kind } => {
-                    match shared.handling.get(&handler) {
-                        None => {
-                            self.call_refused(state, &handler, Status::NoHandler, "");
-                            state.callee.fail(call, Status::NoHandler, "");
+                    let caller = state.callee.peer().map_or("", |caller| caller.name.as_str());
+                    match shared.handling.find(&handler, caller) {
+                        Err(why) => {
+                            let (status, message) = state.callee.refuse_call(call, why);
+                            self.call_refused(state, &handler, status, &message);
                         }
-                        Some(handler) => {
+                        Ok(handler) => {
                             let payload = Incoming::with(payload_bytes, &shared.buffer_pool, now);
                             shared.schedule_pool_end(payload_bytes);
                             let held = shared.take_in(self.quota, payload_bytes);
@@ -372,6 +378,11 @@ impl Conn {
         for _ in 0..READS_PER_ITERATION {
             scratch.clear();
             let is_more = state.read_once(scratch, &self.shared);
+            if let (true, Some(line)) = (state.callee.is_proving(), &state.line)
+                && let Some(channel) = line.binding()
+            {
+                state.callee.bind(channel);
+            }
             self.handle_event(state, now, scratch, jobs);
             let is_enough = !is_more || state.end != End::NotYet || !state.callee.is_read();
             // Whether the connection must be held up is checked before the next read.

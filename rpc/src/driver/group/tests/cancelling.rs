@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::agent::READY_HANDLER;
-use crate::handlers::Owner;
+use crate::handlers::{Callers, Owner};
 use crate::membership::error::MembershipError;
 use core::net::SocketAddr;
 use rendezvous_core::driver::cancel::CancelToken;
@@ -124,7 +124,9 @@ fn a_worker_that_makes_sure_of_the_others_is_cancelled() {
     let (held, holds) = channel();
     assert!(handling.remove_as(Owner::Library, READY_HANDLER));
     let hold = move |_, responder| _ = held.send(responder);
-    handling.register_as(Owner::Library, READY_HANDLER, Run::Inline, Box::new(hold)).expect("free");
+    handling
+        .register_as((Owner::Library, Callers::default()), READY_HANDLER, Run::Inline, Box::new(hold))
+        .expect("free");
     let token = CancelToken::new();
     let tcp = TcpOptions { token: token.clone(), ..TcpOptions::default() };
     let make = || RpcAgent::start(&group, worker("b", 1), Some(2), &RpcOptions::new("tcp"), &tcp).map(drop);
