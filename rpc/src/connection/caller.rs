@@ -98,6 +98,8 @@ struct Line {
     load: Option<(Instant, PoolLoad)>,
     /// Token that the callee must prove before it gets calls.
     token: Option<TokenExchange>,
+    /// Whether the callee has sent a challenge, which it does once.
+    is_challenged: bool,
     /// Whether it has been open, and so has accepted at least one call: each connection that opens reduces the waiting
     /// calls.
     has_opened: bool,
@@ -119,6 +121,7 @@ impl Line {
             ask_again_at: None,
             load: None,
             token: None,
+            is_challenged: false,
             has_opened: false,
         }
     }
@@ -356,14 +359,14 @@ impl Caller {
         }
     }
 
-    /// Answers a challenge. Without a token the answer is empty, and the callee says what it requires.
+    /// Answers the first challenge. Without a token the answer is empty, and the callee says what it requires.
     fn challenged(&mut self, nonce: Bytes32) -> bool {
         let Self { line, group, me, peer, .. } = self;
         let answer = match &mut line.token {
             Some(token) => token.challenged(nonce, &hello(VERSIONS, group, me, peer)),
-            None => Some(NO_PROOF),
+            None => NO_PROOF,
         };
-        answer.is_some_and(|answer| line.outgoing.frame(0, &answer))
+        !core::mem::replace(&mut line.is_challenged, true) && line.outgoing.frame(0, &answer)
     }
 
     fn proven(&mut self, proof: &Bytes32) -> bool {
@@ -724,11 +727,7 @@ impl Caller {
             }
             (CalleeFrame::Challenge { nonce }, LineState::Greeting) if self.challenged(nonce) => Ok(None),
             (CalleeFrame::Proof { proof }, LineState::Greeting) => {
-                if self.proven(&proof) {
-                    Ok(None)
-                } else {
-                    Err(ConnectionError::Unproven)
-                }
+                self.proven(&proof).then_some(None).ok_or(ConnectionError::Unproven)
             }
             (_, LineState::Greeting)
             | (CalleeFrame::Welcome { .. } | CalleeFrame::Challenge { .. } | CalleeFrame::Proof { .. }, _) => {

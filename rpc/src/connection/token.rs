@@ -49,15 +49,12 @@ impl TokenExchange {
         self.nonce
     }
 
-    /// Calling end: returns the frame that answers a challenge; `None` if there was one before.
-    pub(super) fn challenged(&mut self, nonce: Bytes32, hello: &CallerFrame<'_>) -> Option<CallerFrame<'_>> {
-        if self.stage != Stage::Begun {
-            return None;
-        }
+    /// Calling end: returns the frame that answers the challenge.
+    pub(super) fn challenged(&mut self, nonce: Bytes32, hello: &CallerFrame<'_>) -> CallerFrame<'_> {
         self.stage = Stage::Challenged;
         (self.exchange.client, self.exchange.server) = (self.nonce, nonce);
         let proof = self.credentials.key().proof(Prover::Caller, &self.exchange, hello);
-        Some(CallerFrame::Proof { token: self.credentials.name(), nonce: self.nonce, proof })
+        CallerFrame::Proof { token: self.credentials.name(), nonce: self.nonce, proof }
     }
 
     /// Calling end: checks the callee's proof. Returns whether it is right.

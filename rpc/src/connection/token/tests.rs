@@ -239,6 +239,7 @@ fn frames_in_another_order_end_the_connection() {
     });
     for (token, bytes, why) in [
         (token(SECRET, 1), [&challenge[..], &challenge].concat(), unexpected(CHALLENGE)),
+        (None, [&challenge[..], &challenge].concat(), unexpected(CHALLENGE)),
         (token(SECRET, 1), proof.clone(), Some(ConnectionError::Unproven)),
         (token(SECRET, 1), [&challenge[..], &welcome].concat(), Some(ConnectionError::Unproven)),
         (token(SECRET, 1), welcome, Some(ConnectionError::Unproven)),

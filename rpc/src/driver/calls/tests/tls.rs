@@ -4,6 +4,7 @@ use super::*;
 use crate::driver::certificates::Authority;
 use crate::driver::testing::TemporaryFolder;
 use rendezvous_core::driver::tls::{TlsAcceptor, TlsClientOptions, TlsConnector, TlsServerOptions};
+use rendezvous_core::driver::token_file::ClientToken;
 use rendezvous_core::tls::Protocol;
 
 /// A CA and files of a worker that both sides use.
@@ -50,6 +51,19 @@ fn calls_of_any_size_are_answered_through_tls() {
         }
     }
     scene.until_idle(1);
+}
+
+#[test]
+fn a_token_is_proven_over_the_channel_of_tls() {
+    let files = Files::new("rpc-tls-token");
+    let path = files.folder.path().join("token");
+    std::fs::write(&path, "0123456789abcdef0123456789abcdef").expect("written");
+    let token = || Some(Arc::new(GroupToken::new(ClientToken::open(&path).expect("a token"))));
+    let tls = files.tls();
+    let client = RpcClientOptions { tls: Some(tls.connector.clone()), token: token(), ..client_options() };
+    let server = RpcServerOptions { tls: Some(tls), token: token(), ..server_options() };
+    let scene = scene_with(server, client);
+    assert!(scene.call("echo", b"x") == Ok(b"x".to_vec()));
 }
 
 #[test]
