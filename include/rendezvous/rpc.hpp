@@ -208,7 +208,8 @@ struct rpc_options {
   std::chrono::milliseconds membership_timeout{0};
   /// How the group meets; empty: `env://`.
   std::string init_method = {};
-  /// The store that the group meets over, in place of a URL. Give each group a prefix of its own.
+  /// The store that the group meets over, in place of a URL. Give each group a prefix of its own. With an
+  /// `auth_token_file`, the workers require its token of each other.
   const rdzv::store* store = nullptr;
   /// What the environment says (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), for `env://`. The library never reads
   /// the environment: call `read_environment()`.
