@@ -77,13 +77,22 @@ pub(super) struct Crew {
     pids: u32,
     /// Failure of the next start.
     start_failure: Option<StartFailure>,
-    /// Whether the guard that starts workers is missing.
+    /// Number of killed guards whose loss the agent has not seen yet. The next guard ignores what was asked before.
+    losses_unseen: u32,
+    /// Whether the guard that starts workers is gone for good.
     is_unguarded: bool,
 }
 
 impl Crew {
     fn lives(&self) -> bool {
         self.workers.iter().any(|worker| worker.state != State::Dead)
+    }
+
+    /// Handles that the agent sees an event.
+    pub(super) fn see(&mut self, event: &WorkerEvent) {
+        if let WorkerEvent::GroupLost { .. } = event {
+            self.losses_unseen -= 1;
+        }
     }
 
     pub(super) fn living(&self) -> usize {
@@ -101,7 +110,17 @@ impl Crew {
 
     /// Reports an input to the agent, a little later and in order.
     fn report(&mut self, sim: &mut Timeline<Cue>, at: usize, event: WorkerEvent) {
-        let attempt = self.attempt.unwrap_or_default();
+        self.report_of(sim, at, Some(self.attempt.unwrap_or_default()), event);
+    }
+
+    /// Reports the loss of the guard, which concerns whatever attempt the agent has begun when it sees this.
+    fn report_loss(&mut self, sim: &mut Timeline<Cue>, at: usize, loss: WorkerEvent) {
+        self.is_awaited = false;
+        self.report_of(sim, at, None, loss);
+        self.report_of(sim, at, None, WorkerEvent::Empty);
+    }
+
+    fn report_of(&mut self, sim: &mut Timeline<Cue>, at: usize, attempt: Option<u64>, event: WorkerEvent) {
         self.reported_until = (sim.now + sim.sim_rng.span(Duration::ZERO, ms(3))).max(self.reported_until);
         sim.at(self.reported_until, Cue::Seen(at, attempt, event));
     }
@@ -174,7 +193,7 @@ impl World {
         crew.job = job;
         crew.workers.clear();
         (crew.reported, crew.is_killed, crew.is_awaited) = (None, false, false);
-        if crew.is_unguarded {
+        if crew.is_unguarded || crew.losses_unseen > 0 {
             return;
         }
         crew.leftover = sim.sim_rng.percent(untidy);
@@ -375,20 +394,17 @@ impl World {
             crew.start_failure = Some(start_failure);
             return;
         }
-        if mishap == Mishap::GroupLost {
+        if let Mishap::GroupLost | Mishap::GuardLost = mishap {
             crew.leftover = false;
+            crew.is_unguarded |= mishap == Mishap::GuardLost;
+            let loss = if crew.is_unguarded {
+                WorkerEvent::GuardLost { message: "the guard is gone".into() }
+            } else {
+                crew.losses_unseen += 1;
+                WorkerEvent::GroupLost { message: "the guard was killed".into() }
+            };
             self.orphan(at);
-            let crew = &mut self.agents[at].crew;
-            crew.is_awaited = false;
-            crew.report(&mut self.sim, at, WorkerEvent::GroupLost { message: "the guard was killed".into() });
-            return crew.report(&mut self.sim, at, WorkerEvent::Empty);
-        }
-        if mishap == Mishap::GuardLost {
-            (crew.leftover, crew.is_unguarded) = (false, true);
-            self.orphan(at);
-            let crew = &mut self.agents[at].crew;
-            crew.report(&mut self.sim, at, WorkerEvent::GuardLost { message: "the guard is gone".into() });
-            return crew.report(&mut self.sim, at, WorkerEvent::Empty);
+            return self.agents[at].crew.report_loss(&mut self.sim, at, loss);
         }
         let alive: Vec<usize> = (0..crew.workers.len())
             .filter(|&slot| {

@@ -32,8 +32,8 @@ pub(super) enum Cue {
     Due(usize),
     /// A call of an agent has ended.
     Answered(usize, u64, Result<Answer, CallFailure>),
-    /// An agent sees an event of the workers of an attempt.
-    Seen(usize, u64, WorkerEvent),
+    /// An agent sees an event of the workers of an attempt, or of all.
+    Seen(usize, Option<u64>, WorkerEvent),
     Crew(usize, u64, CrewCue),
     ServerRequest(u64, ServerRequest),
     ServerMessage(u64, ServerMessage),
@@ -203,8 +203,10 @@ impl World {
             Cue::Due(at) => self.due(at),
             Cue::Answered(at, id, answer) => self.give(at, Input::Answered { id, answer }),
             Cue::Seen(at, attempt, event) => {
+                let crew = &mut self.agents[at].crew;
+                crew.see(&event);
                 // What is seen of an earlier attempt does not concern the workers of this one.
-                if self.agents[at].crew.attempt.unwrap_or_default() == attempt {
+                if attempt.is_none_or(|attempt| crew.attempt.unwrap_or_default() == attempt) {
                     self.give(at, Input::Worker(event))?;
                 }
                 Ok(())
