@@ -4,7 +4,7 @@
 # FEATURES for the library: --no-default-features leaves agents and RPC out.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint lib pages install uninstall examples header interop bench fuzz soak chaos sbom clean
+.PHONY: help demo test check lint lib pages install uninstall examples header interop bench fuzz soak siege chaos sbom clean
 
 CARGO ?= cargo
 CXXFLAGS ?= -O2 -Wall -Wextra
@@ -171,6 +171,10 @@ soak: ## The simulator over SEEDS further seeds of each world in JOBS processes;
 	$(call needs,$(PYTHON) tests/soak.py runs the simulator in parallel)
 	$(CARGO) build --locked --release -p rendezvous-tests --bin sim
 	$(PYTHON) tests/soak.py --seeds $(SEEDS) --jobs $(JOBS)
+
+siege: ## How long good clients wait beside strangers who cost as much as they can (90 seconds, two cores)
+	$(CARGO) build --locked --release -p rendezvous-cli
+	$(CARGO) run --locked --release -p rendezvous-tests --bin siege -- --rdzv target/release/rdzv
 
 chaos: lib ## Jobs of real processes for MINUTES: processes are killed and stopped, links cut and slowed, disks and descriptors used up
 	$(call needs,$(CXX) the job that counts is a C++ program)

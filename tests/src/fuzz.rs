@@ -3,11 +3,11 @@
 
 mod cost;
 mod decoder;
+pub(crate) mod drawn;
 mod engine;
 mod file_log;
 mod formats;
 mod native;
-mod native_frames;
 mod native_server;
 mod rpc;
 mod server;

@@ -8,4 +8,5 @@ pub mod frames;
 pub mod fuzz;
 pub mod model;
 pub mod rig;
+pub mod siege;
 pub mod sim;

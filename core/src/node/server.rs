@@ -8,6 +8,7 @@ mod deadlines;
 mod event;
 mod instance;
 mod native;
+mod pacing;
 
 pub use event::{CloseReason, Event, Input, InputError, Output, Severity, Stats};
 pub use instance::ServerInstance;
@@ -27,6 +28,7 @@ use conns::{Conn, Conns, Greeting, Life, Protocol};
 use core::net::SocketAddr;
 use deadlines::{Deadline, Deadlines};
 use native::{Native, ServerContext};
+use pacing::Pacing;
 
 /// Rest of an input after its requests have been executed.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +65,8 @@ pub struct Server {
     conns: Conns,
     deadlines: Deadlines,
     closes: VecDeque<ConnId>,
+    /// When the work that waits for later turns goes on.
+    pacing: Pacing,
     /// Connections with frames for later turns.
     parked: VecDeque<ConnId>,
     /// Connections that the caller may read again.
@@ -89,6 +93,7 @@ impl Server {
             conns: Conns::default(),
             deadlines: Deadlines::default(),
             closes: VecDeque::new(),
+            pacing: Pacing::new(),
             parked: VecDeque::new(),
             readable: VecDeque::new(),
             budget: Budget::default(),
@@ -130,6 +135,7 @@ impl Server {
         self.pass_time(now);
         self.budget = Budget::default();
         self.renew_budget();
+        let had_ready_watch = self.engine.has_ready_watch();
         match input {
             Input::Accepted { conn, peer } => self.accept(conn, peer)?,
             Input::Received { conn, bytes } => {
@@ -170,7 +176,7 @@ impl Server {
             Input::Tick => self.tick(),
         }
         if self.native.is_some() {
-            self.settle();
+            self.settle(had_ready_watch);
         }
         Ok(())
     }
@@ -197,12 +203,35 @@ impl Server {
 
     /// Returns when [`Input::Tick`] is due at the latest.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let native = self.native.as_ref();
-        if !self.parked.is_empty() || native.is_some_and(|native| native.has_work(&self.engine)) {
-            return Some(self.now + self.paused);
-        }
-        let native = native.and_then(|native| native.poll_timeout(&self.engine));
-        [self.deadlines.next(), native].into_iter().flatten().min().map(|due| due + self.paused)
+        let native = self.native.as_ref().and_then(|native| native.poll_timeout(self.now, &self.engine));
+        let left = self.has_work_left().then(|| self.work_due());
+        [self.deadlines.next(), native, left].into_iter().flatten().min().map(|due| due + self.paused)
+    }
+
+    /// Returns whether earlier inputs have left work that is done in slices.
+    fn has_work_left(&self) -> bool {
+        let has_jobs = self.native.as_ref().is_some_and(|native| native.has_jobs());
+        !self.parked.is_empty() || self.engine.has_ready_watch() || has_jobs
+    }
+
+    /// Returns when that work goes on.
+    fn work_due(&self) -> Instant {
+        self.pacing.due(self.now, |id| self.is_light(id))
+    }
+
+    /// Returns whether no connection is active but costly ones.
+    fn is_alone(&self) -> bool {
+        self.pacing.is_alone(self.now, |id| self.is_light(id))
+    }
+
+    fn is_light(&self, id: ConnId) -> bool {
+        self.conns.get(id).is_some_and(|conn| !conn.usage.is_costly(self.now))
+    }
+
+    /// Returns the work of a slice.
+    fn slice(&self) -> u64 {
+        let work = self.limits.work_per_input_max;
+        if self.is_alone() { work } else { work.min(pacing::SLICE) }
     }
 
     /// Moves the server's time on to the process's time, less the pauses.
@@ -254,14 +283,30 @@ impl Server {
         Ok(())
     }
 
-    /// Serves the frames in the inbox of `id` and in `bytes`, until its unread answers reach the limit.
+    /// Serves the frames in the inbox of `id` and in `bytes`, now or in a later turn.
     fn receive(&mut self, id: ConnId, bytes: &[u8]) {
+        let now = self.now;
+        let Some(conn) = self.conns.at(id) else { return };
+        conn.usage.add_bytes(now, bytes.len());
+        let must_wait = conn.usage.is_costly(now) && !matches!(conn.life, Life::Closing(_));
+        if must_wait && !self.is_alone() {
+            let Some(conn) = self.conns.at(id) else { return };
+            conn.inbox.extend_from_slice(bytes);
+            self.park(id);
+            return self.charge(id);
+        }
+        self.receive_now(id, bytes);
+    }
+
+    /// Serves the frames in the inbox of `id` and in `bytes`, until its unread answers reach the limit.
+    fn receive_now(&mut self, id: ConnId, bytes: &[u8]) {
         let Some(conn) = self.conns.at(id) else { return };
         if matches!(conn.life, Life::Closing(_)) {
             return;
         }
+        let before = self.budget.own();
         let mut kept = core::mem::take(&mut conn.inbox);
-        let (mut fresh, mut is_parked) = (bytes, false);
+        let (mut fresh, mut is_parked, mut has_served) = (bytes, false, false);
         // The inbox gets only the bytes that its incomplete frame lacks, so that later frames are parsed without a
         // copy.
         let outcome = loop {
@@ -272,6 +317,7 @@ impl Server {
                 Err(reason) => break Err(reason),
             };
             is_parked = matches!(rest, Rest::Parked);
+            has_served |= used > 0;
             if !from_inbox {
                 fresh = &fresh[used..];
                 break Ok(());
@@ -301,12 +347,17 @@ impl Server {
             kept.shrink_to_fit();
         }
         kept.extend_from_slice(fresh);
+        self.budget.spend(&self.engine, &mut self.conns);
         let Some(conn) = self.conns.at(id) else { return };
         conn.inbox = kept;
-        if is_parked && !conn.is_parked {
-            conn.is_parked = true;
-            self.parked.push_back(id);
+        conn.usage.add(self.now, self.budget.own() - before);
+        if has_served && !conn.usage.is_costly(self.now) {
+            self.pacing.note_light(self.now, id);
         }
+        if is_parked {
+            self.park(id);
+        }
+        let Some(conn) = self.conns.at(id) else { return };
         if !conn.inbox.is_empty() {
             conn.last_received_at = self.now;
             if let Protocol::Native(Greeting::Done) = conn.protocol {
@@ -454,8 +505,12 @@ impl Server {
     }
 
     /// Carries out what an input of any connection means to native clients.
-    fn settle(&mut self) {
-        self.with_native(Native::push_to_watchers);
+    fn settle(&mut self, had_ready_watch: bool) {
+        // What an earlier input has left is done in slices.
+        if !had_ready_watch && self.engine.has_ready_watch() {
+            self.budget.renew(self.slice());
+            self.with_native(Native::push_to_watchers);
+        }
         self.enforce_buffer_limit();
         while let Some((conn, reason)) = self.native.as_mut().and_then(|native| native.next_to_close()) {
             self.stats.expelled += u64::from(reason.is_expulsion());
@@ -564,6 +619,16 @@ impl Server {
         self.budget.renew(self.limits.work_per_input_max);
     }
 
+    /// Leaves the frames in the inbox of a connection to a later turn.
+    fn park(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.at(id)
+            && !conn.is_parked
+        {
+            conn.is_parked = true;
+            self.parked.push_back(id);
+        }
+    }
+
     /// Serves parked frames, one connection after the other, until the turn is over.
     fn resume_parked(&mut self) {
         for _ in 0..self.parked.len() {
@@ -573,7 +638,7 @@ impl Server {
             let Some(id) = self.parked.pop_front() else { return };
             let Ok(conn) = self.conns.find(id) else { continue };
             conn.is_parked = false;
-            self.receive(id, &[]);
+            self.receive_now(id, &[]);
             self.end_if_half_closed(id);
             if self.wants_read(id) {
                 self.readable.push_back(id);
@@ -633,8 +698,6 @@ impl Server {
 
     fn tick(&mut self) {
         let now = self.now;
-        self.with_native(Native::push_to_watchers);
-        self.renew_budget();
         while let Some((deadline, id)) = self.deadlines.expired(now) {
             let limits = self.limits;
             let Ok(conn) = self.conns.find(id) else { continue };
@@ -665,8 +728,22 @@ impl Server {
             }
         }
         self.with_native(Native::tick);
-        self.renew_budget();
+        if self.has_work_left() && self.work_due() <= now {
+            self.do_work_left();
+        }
+    }
+
+    /// Goes on with what earlier inputs have left. Each kind of work has a budget of its own.
+    fn do_work_left(&mut self) {
+        let (slice, before) = (self.slice(), self.work());
+        self.budget.renew(slice);
+        self.with_native(Native::push_to_watchers);
+        self.budget.renew(slice);
+        self.with_native(Native::run_jobs);
+        self.budget.renew(slice);
         self.resume_parked();
+        let work = self.work() - before;
+        self.pacing.sliced(self.now, work);
     }
 }
 
@@ -677,11 +754,18 @@ struct Budget {
     spent: u64,
     /// Work for the same input that had a budget of its own.
     before: u64,
+    /// Part of the work that other connections than that of the input cause: answers to requests that waited.
+    for_others: u64,
 }
 
 impl Budget {
     const fn renew(&mut self, work: u64) {
-        *self = Self { left: work, spent: 0, before: self.before + self.spent };
+        *self = Self { left: work, spent: 0, before: self.before + self.spent, ..*self };
+    }
+
+    /// Returns the work that the connection of the input causes.
+    const fn own(&self) -> u64 {
+        (self.before + self.spent).saturating_sub(self.for_others)
     }
 
     /// Subtracts the work since the last call. Returns whether nothing is left.

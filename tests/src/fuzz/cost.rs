@@ -1,6 +1,6 @@
 //! What an input costs a server: work and memory for one `handle`, whatever came before.
 
-use super::native_frames::{Names, Ticket, opening, request};
+use super::drawn::{Names, Ticket, c10d_request, native_request, opening};
 use crate::counting::allocated_bytes;
 use crate::entropy::Entropy;
 use crate::frames;
@@ -8,7 +8,6 @@ use crate::rig::PEER;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{BarrierLimits, EngineLimits, HistoryLimits, ServerLimits, SessionLimits};
 use rendezvous_core::node::server::{Input, Output, Server, ServerInstance};
-use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
 use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::Label;
 
@@ -21,8 +20,6 @@ const CLIENTS_MAX: usize = 12;
 const KEYS: usize = 1024;
 /// Keys of a list at most.
 const LIST_MAX: usize = 200;
-/// A value of this size is shared, and a few fill the store.
-static LONG: [u8; 64 << 10] = [b'v'; 64 << 10];
 
 /// Work of one input: each of the three kinds of work of a tick has a budget, the request that exceeds it is executed as a
 /// whole, and so is a step of a job. A batch has a budget of its own.
@@ -191,33 +188,9 @@ impl World {
         if client.is_native {
             let label = Label { id: client.next_id, sequence: 0, flags: 0 };
             client.next_id += 1;
-            return request(entropy, &self.names, label, LIST_MAX);
+            return native_request(entropy, &self.names, label, LIST_MAX);
         }
-        let keys = self.names.list(entropy, LIST_MAX);
-        let key = Key::raw(self.names.any(entropy));
-        let value = &LONG[..entropy.choose(&[0, 1, 1024, 1025, 9000, LONG.len()])];
-        let pairs: Vec<(&[u8], &[u8])> =
-            keys.iter().map(|&key| (key, &value[..value.len().min(64)])).collect();
-        let list = Keys::scoped(b"", &keys);
-        frames::request(match entropy.below(17) {
-            0 => Request::Set { key, value },
-            1 => Request::CompareSet { key, expected: b"", desired: value },
-            2 => Request::Get { key },
-            3 => Request::Add { key, delta: 1 },
-            4 => Request::Check { keys: list },
-            5 => Request::Wait { keys: list },
-            6 => Request::NumKeys,
-            7 => Request::Delete { key },
-            8 => Request::Append { key, value },
-            9 => Request::MultiGet { keys: list },
-            10 => Request::MultiSet { pairs: Pairs::scoped(b"", &pairs) },
-            11 => Request::CancelWait,
-            12 => Request::QueuePush { key, value },
-            13 => Request::QueuePop { key },
-            14 => Request::QueueLen { key },
-            15 => Request::ListKeys,
-            _ => Request::Barrier { key, world_size: entropy.choose(&[1, 2, 3]) },
-        })
+        c10d_request(entropy, &self.names, LIST_MAX)
     }
 
     /// Ticks until nothing is left to do now.

@@ -1,6 +1,6 @@
 //! Bytes against the codec of the native protocol.
 
-use super::native_frames::{Names, request};
+use super::drawn::{Names, native_request};
 use crate::entropy::{Entropy, noise};
 use crate::frames;
 use rendezvous_core::limits::FrameLimits;
@@ -143,7 +143,7 @@ pub fn native_talk(seed: u64) -> Vec<u8> {
     let (mut entropy, mut rng, names) = (Entropy::new(&noise), Rng::new(seed), Names::few());
     let mut bytes = Vec::new();
     for id in 1..=1 + rng.below(6) {
-        bytes.extend(request(&mut entropy, &names, Label { id, sequence: 0, flags: 0 }, 4));
+        bytes.extend(native_request(&mut entropy, &names, Label { id, sequence: 0, flags: 0 }, 4));
     }
     for _ in 0..rng.below(4) {
         let at = usize::try_from(rng.below(bytes.len() as u64)).unwrap_or(0);

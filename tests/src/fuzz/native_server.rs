@@ -1,6 +1,6 @@
 //! Native clients, and some of c10d beside them, that send valid and invalid frames to the server machine.
 
-use super::native_frames::{Names, Ticket, opening, request};
+use super::drawn::{Names, Ticket, native_request, opening};
 use super::{Lists, any_request};
 use crate::entropy::Entropy;
 use crate::frames;
@@ -114,7 +114,7 @@ impl World {
                     };
                     Label { id, sequence, flags: 0 }
                 });
-                let mut bytes = request(entropy, &self.names, label, 4);
+                let mut bytes = native_request(entropy, &self.names, label, 4);
                 if entropy.below(16) == 0 {
                     let at = entropy.below(256) % bytes.len();
                     bytes[at] = entropy.byte();

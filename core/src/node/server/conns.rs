@@ -1,6 +1,7 @@
 //! Table of connections, and the buffer pool that they share.
 
 use super::event::{CloseReason, InputError};
+use super::pacing::Usage;
 use crate::access::Challenge;
 use crate::auth::Bytes32;
 use crate::ids::ConnId;
@@ -32,6 +33,8 @@ pub(super) struct Conn {
     pub(super) life: Life,
     /// Bytes that are counted for it in the buffered bytes of the server.
     pub(super) charged: u64,
+    /// Time that its requests have used.
+    pub(super) usage: Usage,
     /// When the peer last sent bytes, while a frame is incomplete.
     pub(super) last_received_at: Instant,
     /// When the peer last accepted bytes, while the socket's send buffer is full.
@@ -151,6 +154,7 @@ impl Conns {
             is_parked: false,
             life: Life::Open,
             charged: 0,
+            usage: Usage::new(now),
             last_received_at: now,
             stalled_since: None,
             frame_armed: false,

@@ -57,6 +57,13 @@ impl ServerContext<'_> {
         self.budget.spend(self.engine, self.conns)
     }
 
+    /// Does work that is for others than the connection of the input.
+    fn for_others(&mut self, work: impl FnOnce(&mut Self)) {
+        let before = self.work_so_far();
+        work(self);
+        self.budget.for_others += self.work_so_far() - before;
+    }
+
     /// Returns the work for this input until now.
     fn work_so_far(&mut self) -> u64 {
         self.budget.spend(self.engine, self.conns);
@@ -170,13 +177,14 @@ impl Native {
         self.to_close.pop_front()
     }
 
-    /// Returns whether there is work for the next tick.
-    pub(super) fn has_work(&self, engine: &Engine) -> bool {
-        self.has_released() || !self.jobs.is_empty() || self.barriers.has_output() || engine.has_ready_watch()
+    /// Returns whether work on many keys is not done yet.
+    pub(super) fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
     }
 
-    pub(super) fn poll_timeout(&self, engine: &Engine) -> Option<Instant> {
+    pub(super) fn poll_timeout(&self, now: Instant, engine: &Engine) -> Option<Instant> {
         let all = [
+            (self.has_released() || self.barriers.has_output()).then_some(now),
             self.sessions.poll_timeout(),
             self.waiting.poll_timeout(),
             self.barriers.poll_timeout(),
@@ -596,8 +604,6 @@ impl Native {
         self.tick_rounds(context);
         context.budget.renew(context.limits.work_per_input_max);
         self.serve_released(context);
-        context.budget.renew(context.limits.work_per_input_max);
-        self.run_jobs(context);
     }
 
     /// Ends all sessions because the server stops. Clients are not notified of the end of other sessions.

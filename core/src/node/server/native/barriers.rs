@@ -94,6 +94,10 @@ impl Native {
 
     /// Sends the answers of the barriers. Those that exceed the turn follow at the next tick.
     pub(super) fn drain_barriers(&mut self, context: &mut ServerContext<'_>) {
+        context.for_others(|context| self.answer_arrivals(context));
+    }
+
+    fn answer_arrivals(&mut self, context: &mut ServerContext<'_>) {
         while !context.is_budget_spent()
             && let Some(output) = self.barriers.poll_output()
         {

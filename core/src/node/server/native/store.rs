@@ -358,6 +358,10 @@ impl Native {
     /// Answers the requests whose waits have ended. If the value has been removed again by then, the request continues
     /// to wait.
     pub(in crate::node::server) fn serve_released(&mut self, context: &mut ServerContext<'_>) {
+        context.for_others(|context| self.answer_released(context));
+    }
+
+    fn answer_released(&mut self, context: &mut ServerContext<'_>) {
         while self.waiting.has_released() && !context.is_budget_spent() {
             let Some(index) = self.waiting.next_released() else { return };
             let Some(pending) = self.unpark(index) else { continue };

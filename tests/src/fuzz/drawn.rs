@@ -1,8 +1,8 @@
-//! Frames of native clients, drawn from bytes.
+//! Frames of clients, drawn from bytes.
 
 use crate::entropy::Entropy;
 use crate::frames;
-use rendezvous_core::store::op::{Key, Keys, Pairs};
+use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
 use rendezvous_core::store::txn::{Compare, Condition, Write};
 use rendezvous_core::wire::native::Label;
 use rendezvous_core::wire::native::{
@@ -15,17 +15,19 @@ const RUNS: [&[u8]; 3] = [b"r", b"s", b""];
 const NODES: [&[u8]; 4] = [b"node0", b"node1", b"node0_1_0", b""];
 /// Long enough to be shared rather than copied.
 const LONG: [u8; 5000] = [b'x'; 5000];
+/// A few of these fill a small store.
+static LONGEST: [u8; 64 << 10] = [b'v'; 64 << 10];
 
 /// Session of a client, as WELCOME described it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ticket {
-    pub(super) incarnation: u64,
-    pub(super) session: u64,
-    pub(super) token: [u8; 16],
+pub(crate) struct Ticket {
+    pub(crate) incarnation: u64,
+    pub(crate) session: u64,
+    pub(crate) token: [u8; 16],
 }
 
 /// Returns the first bytes of a connection that opens a session, or resumes the one of the ticket.
-pub(super) fn opening(entropy: &mut Entropy<'_>, ticket: Ticket, received: u64) -> Vec<u8> {
+pub(crate) fn opening(entropy: &mut Entropy<'_>, ticket: Ticket, received: u64) -> Vec<u8> {
     let Ticket { incarnation, session, token } = ticket;
     let hello = ClientFrame::Hello {
         version_min: 1,
@@ -44,35 +46,40 @@ pub(super) fn opening(entropy: &mut Entropy<'_>, ticket: Ticket, received: u64) 
 
 /// Names that a request refers to.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(crate) struct Names {
     pool: Vec<Vec<u8>>,
 }
 
 impl Names {
     /// Few names, so that requests interact, and those of the keys of rounds.
-    pub(super) fn few() -> Self {
+    pub(crate) fn few() -> Self {
         let names = ["a", "b", "a/b", "a/c", "q", "", "rdzv/rounds/r/0/k", "r/0/k"];
         Self { pool: names.iter().map(|name| name.as_bytes().to_vec()).collect() }
     }
 
     /// Many names with a prefix in common.
-    pub(super) fn many(count: usize) -> Self {
+    pub(crate) fn many(count: usize) -> Self {
         Self { pool: (0..count).map(|number| format!("a/{number}").into_bytes()).collect() }
     }
 
-    pub(super) fn any(&self, entropy: &mut Entropy<'_>) -> &[u8] {
+    pub(crate) fn any(&self, entropy: &mut Entropy<'_>) -> &[u8] {
         let at = entropy.below(256) * 251 + entropy.below(8);
         &self.pool[at % self.pool.len()]
     }
 
-    pub(super) fn list(&self, entropy: &mut Entropy<'_>, most: usize) -> Vec<&[u8]> {
+    pub(crate) fn list(&self, entropy: &mut Entropy<'_>, most: usize) -> Vec<&[u8]> {
         let (count, start) = (entropy.below(most + 1), entropy.below(256));
         (0..count).map(|at| &self.pool[(start + at) % self.pool.len()][..]).collect()
     }
 }
 
-/// Returns one request with this label.
-pub(super) fn request(entropy: &mut Entropy<'_>, names: &Names, label: Label, list_max: usize) -> Vec<u8> {
+/// Returns one request of the native protocol with this label.
+pub(crate) fn native_request(
+    entropy: &mut Entropy<'_>,
+    names: &Names,
+    label: Label,
+    list_max: usize,
+) -> Vec<u8> {
     let keys = names.list(entropy, list_max);
     let value = &LONG[..entropy.choose(&[0, 1, 1, 20, 1024, 1025, 5000])];
     let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|&key| (key, value)).collect();
@@ -191,6 +198,34 @@ pub(super) fn request(entropy: &mut Entropy<'_>, names: &Names, label: Label, li
     *entropy = drawn;
     debug_assert!(bytes.len() >= HEADER_BYTES);
     bytes
+}
+
+/// Returns one request of the protocol c10d.
+pub(crate) fn c10d_request(entropy: &mut Entropy<'_>, names: &Names, list_max: usize) -> Vec<u8> {
+    let keys = names.list(entropy, list_max);
+    let key = Key::raw(names.any(entropy));
+    let value = &LONGEST[..entropy.choose(&[0, 1, 1024, 1025, 9000, LONGEST.len()])];
+    let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|&key| (key, &value[..value.len().min(64)])).collect();
+    let list = Keys::scoped(b"", &keys);
+    frames::request(match entropy.below(17) {
+        0 => Request::Set { key, value },
+        1 => Request::CompareSet { key, expected: b"", desired: value },
+        2 => Request::Get { key },
+        3 => Request::Add { key, delta: 1 },
+        4 => Request::Check { keys: list },
+        5 => Request::Wait { keys: list },
+        6 => Request::NumKeys,
+        7 => Request::Delete { key },
+        8 => Request::Append { key, value },
+        9 => Request::MultiGet { keys: list },
+        10 => Request::MultiSet { pairs: Pairs::scoped(b"", &pairs) },
+        11 => Request::CancelWait,
+        12 => Request::QueuePush { key, value },
+        13 => Request::QueuePop { key },
+        14 => Request::QueueLen { key },
+        15 => Request::ListKeys,
+        _ => Request::Barrier { key, world_size: entropy.choose(&[1, 2, 3]) },
+    })
 }
 
 fn entry<'a>(entropy: &mut Entropy<'_>, labels: &'a [(&'a [u8], &'a [u8])]) -> Entry<'a> {

@@ -1,0 +1,425 @@
+//! Siege of a server: strangers who cost as much as they can, and good clients whose waits are measured.
+//!
+//! `rdzv server` runs on the first core, all clients on the second. 64 sessions meet at one barrier after the other: first
+//! alone, then beside connections that are idle, that send a byte now and then, that never read, and that send costly
+//! requests as fast as the server takes them. The strangers are a process of lower priority.
+
+#![expect(clippy::disallowed_methods, reason = "a program reads the clock")]
+
+use crate::entropy::{Entropy, noise};
+use crate::frames;
+use crate::fuzz::drawn::{Names, Ticket, c10d_request, native_request, opening};
+use rendezvous_core::driver::native_client::{NativeClientOptions, NativeRequest};
+use rendezvous_core::driver::socket::wait_readable;
+use rendezvous_core::driver::store::Timeout;
+use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
+use rendezvous_core::wire::native::{Batched, ClientFrame, Label, List, Participants};
+use rendezvous_core::{Loop, LoopEvent, MemberId, SessionEvent};
+use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "usage: siege --rdzv PATH [--seconds N]";
+const GOOD: usize = 64;
+const IDLE: usize = 5000;
+const SLOW: u32 = 100;
+const DEAF: usize = 50;
+const COSTLY: u64 = 20;
+const SERVER_CORE: usize = 0;
+const CLIENT_CORE: usize = 1;
+/// Bytes that the server may store, so that its memory has a bound that the strangers reach.
+const STORED_BYTES_MAX: u64 = 256 << 20;
+const LONG_KEY: &[u8] = b"siege/long";
+const LONG_BYTES: usize = 1 << 20;
+const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(60));
+/// Time of each slow sender between two bytes.
+const SLOW_PAUSE: Duration = Duration::from_millis(500);
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Runs what the arguments of the program say.
+///
+/// # Errors
+/// A good client that was refused or closed, a server that ended, and what the system refuses.
+pub fn main(arguments: impl Iterator<Item = String>) -> Outcome<()> {
+    let arguments: Vec<String> = arguments.collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["strangers", port] => strangers(port.parse()?),
+        ["--rdzv", rdzv] => siege(Path::new(rdzv), Duration::from_secs(60)),
+        ["--rdzv", rdzv, "--seconds", seconds] => {
+            siege(Path::new(rdzv), Duration::from_secs(seconds.parse()?))
+        }
+        _ => Err(USAGE.into()),
+    }
+}
+
+fn siege(rdzv: &Path, span: Duration) -> Outcome<()> {
+    set_core(CLIENT_CORE)?;
+    let stored = STORED_BYTES_MAX.to_string();
+    let arguments = ["server", "--bind", "127.0.0.1:0", "--stored-bytes-max", &stored, "--log", "error"];
+    let mut server = Process::start(Command::new(rdzv).args(arguments), SERVER_CORE, 0)?;
+    let line = server.read_line()?;
+    let port = line.rsplit(':').next().and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    let port: u16 = port.ok_or_else(|| format!("the server said {line:?}"))?;
+    let mut good = Good::new(port)?;
+    good.meet(span / 12)?;
+    let alone = good.meet(span / 3)?;
+    let own = std::env::current_exe()?;
+    let mut strangers =
+        Process::start(Command::new(own).args(["strangers", &port.to_string()]), CLIENT_CORE, 19)?;
+    // They are all there.
+    strangers.read_line()?;
+    let (began, used) = (Instant::now(), server.cpu_time()?);
+    let (done, over) = mpsc::channel::<()>();
+    let status = server.folder().join("status");
+    let peak = thread::spawn(move || -> u64 {
+        let mut peak = 0;
+        while over.recv_timeout(Duration::from_millis(100)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            peak = peak.max(resident_kib(&status).unwrap_or(0));
+        }
+        peak
+    });
+    let beside = good.meet(span)?;
+    drop(done);
+    let busy = (server.cpu_time()? - used).as_secs_f64() / began.elapsed().as_secs_f64();
+    let peak = peak.join().map_err(|_| "a thread panicked")?;
+    // The end of its stdin ends it.
+    drop(strangers.child.stdin.take());
+    let report = strangers.read_line()?;
+    println!("64 sessions at a barrier         waits   p50 us   p99 us   max us");
+    println!("alone                       {alone}");
+    println!("beside the strangers        {beside}");
+    println!("p99 beside the strangers: {:.2} times that alone", beside.at(99) / alone.at(99));
+    println!(
+        "server: {} MiB resident at most ({} MiB may be stored), busy for {:.0} % of the time",
+        peak >> 10,
+        STORED_BYTES_MAX >> 20,
+        busy * 100.0
+    );
+    print!("strangers: {report}");
+    Ok(())
+}
+
+/// Time from the arrival of a session at a barrier to its answer.
+#[derive(Debug, Default)]
+struct Waits {
+    sorted_ns: Vec<u64>,
+}
+
+impl Waits {
+    /// Returns the wait, in microseconds, that this percentage of all waits does not exceed.
+    fn at(&self, percent: usize) -> f64 {
+        let last = self.sorted_ns.len().saturating_sub(1);
+        self.sorted_ns.get(last * percent / 100).map_or(f64::NAN, |ns| *ns as f64 / 1000.0)
+    }
+}
+
+impl fmt::Display for Waits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p99, max] = [50, 99, 100].map(|percent| self.at(percent));
+        write!(f, "{:>10} {p50:>8.0} {p99:>8.0} {max:>8.0}", self.sorted_ns.len())
+    }
+}
+
+/// Sessions that no stranger may disturb.
+struct Good {
+    events: Loop,
+    sessions: Vec<MemberId>,
+}
+
+impl Good {
+    fn new(port: u16) -> Outcome<Self> {
+        let mut events = Loop::new()?;
+        let options = NativeClientOptions::default();
+        let sessions = (0..GOOD).map(|_| events.add_session("127.0.0.1", port, options.clone())).collect();
+        let mut good = Self { events, sessions };
+        let mut open = 0;
+        while open < GOOD {
+            open += usize::from(matches!(good.next()?, (_, SessionEvent::Open)));
+        }
+        Ok(good)
+    }
+
+    /// Waits for the next event. A session that is lost, and a request that fails, is an error.
+    fn next(&mut self) -> Outcome<(MemberId, SessionEvent)> {
+        loop {
+            match self.events.next_event() {
+                Some(LoopEvent::Session(session, SessionEvent::Completed { result: Err(error), .. })) => {
+                    return Err(format!("session {session:?}: {error}").into());
+                }
+                Some(LoopEvent::Session(
+                    session,
+                    event @ (SessionEvent::Open | SessionEvent::Completed { .. }),
+                )) => return Ok((session, event)),
+                Some(other) => return Err(format!("a good client was disturbed: {other:?}").into()),
+                None => {
+                    // SAFETY: the loop keeps its descriptor open.
+                    let fd = unsafe { BorrowedFd::borrow_raw(self.events.fd()) };
+                    wait_readable(fd, Duration::from_secs(60))?;
+                    self.events.poll()?;
+                }
+            }
+        }
+    }
+
+    /// Meets at one barrier after the other for `span`.
+    fn meet(&mut self, span: Duration) -> Outcome<Waits> {
+        let mut waits = Vec::new();
+        let began = Instant::now();
+        while began.elapsed() < span {
+            let mut arrived = HashMap::new();
+            for (rank, &session) in self.sessions.iter().enumerate() {
+                let name = rank.to_le_bytes();
+                let participants = Participants::Count(u32::try_from(GOOD)?);
+                let key = b"good";
+                let arrival = NativeRequest::Barrier { key, generation: 0, name: &name, participants };
+                arrived.insert(session, Instant::now());
+                let mut session = self.events.session(session).ok_or("no session")?;
+                session.submit(&arrival, TIMEOUT).map_err(|error| format!("{error:?}"))?;
+            }
+            while !arrived.is_empty() {
+                let (session, _) = self.next()?;
+                let since = arrived.remove(&session).ok_or("an answer without a request")?;
+                waits.push(u64::try_from(since.elapsed().as_nanos())?);
+            }
+        }
+        waits.sort_unstable();
+        Ok(Waits { sorted_ns: waits })
+    }
+}
+
+/// A process that ends with this one.
+struct Process {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts a program. One with a `nice` value has no real-time priority, even if this process has one.
+    fn start(command: &mut Command, core: usize, nice: i32) -> Outcome<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // SAFETY: the function calls the system only.
+        unsafe {
+            command.pre_exec(move || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if nice > 0 {
+                    let plain = libc::sched_param { sched_priority: 0 };
+                    libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const plain);
+                    libc::nice(nice);
+                }
+                set_core(core)
+            });
+        }
+        let mut child = command.spawn()?;
+        let stdout = BufReader::new(child.stdout.take().ok_or("no stdout")?);
+        Ok(Self { child, stdout })
+    }
+
+    fn read_line(&mut self) -> Outcome<String> {
+        let mut line = String::new();
+        if self.stdout.read_line(&mut line)? == 0 {
+            return Err("a process ended".into());
+        }
+        Ok(line)
+    }
+
+    fn folder(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}", self.child.id()))
+    }
+
+    fn cpu_time(&self) -> Outcome<Duration> {
+        let stat = std::fs::read_to_string(self.folder().join("stat"))?;
+        // proc(5): after the name in parentheses come the state as field 3, and utime and stime as fields 14 and 15.
+        let rest = stat.rsplit(')').next().ok_or("no stat")?;
+        let ticks: u64 =
+            rest.split_whitespace().skip(11).take(2).map(|field| field.parse().unwrap_or(0)).sum();
+        // SAFETY: passes a number only.
+        let ticks_per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+        Ok(Duration::from_secs_f64(ticks as f64 / ticks_per_s as f64))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn resident_kib(status: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(status).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_whitespace().next()?.parse().ok()
+}
+
+/// Moves this process to a core.
+fn set_core(core: usize) -> io::Result<()> {
+    // SAFETY: the set is plain data, and stays valid for the calls.
+    let moved = unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    if moved == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What the strangers count.
+#[derive(Debug, Default)]
+struct Counts {
+    requests: AtomicU64,
+    request_bytes: AtomicU64,
+    closed: AtomicU64,
+}
+
+/// Disturbs the server until stdin ends.
+fn strangers(port: u16) -> Outcome<()> {
+    let counts = Arc::new(Counts::default());
+    let mut idle = Vec::new();
+    for _ in 0..IDLE {
+        let mut stream = connect(port)?;
+        stream.write_all(&frames::greeting())?;
+        idle.push(stream);
+    }
+    for number in 0..COSTLY {
+        let counts = Arc::clone(&counts);
+        thread::spawn(move || {
+            let mut turn = number << 32;
+            loop {
+                // The server may end the connection, as it does after some requests.
+                besiege(port, turn, &counts).ok();
+                counts.closed.fetch_add(1, Ordering::Relaxed);
+                turn += 1;
+            }
+        });
+    }
+    thread::spawn(move || slow_and_deaf(port));
+    println!("ready");
+    io::stdin().read_to_end(&mut Vec::new())?;
+    let gone = idle.iter().filter(|stream| is_closed(stream)).count();
+    println!(
+        "{} costly requests of {} MiB in total, {} costly connections that ended; of {IDLE} idle ones {gone} were closed",
+        counts.requests.load(Ordering::Relaxed),
+        counts.request_bytes.load(Ordering::Relaxed) >> 20,
+        counts.closed.load(Ordering::Relaxed),
+    );
+    Ok(())
+}
+
+fn connect(port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn is_closed(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).ok();
+    !matches!(stream.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
+/// Sends requests that cost much on one connection, as fast as the server takes them. Every fourth client speaks c10d.
+fn besiege(port: u16, turn: u64, counts: &Counts) -> io::Result<()> {
+    let is_native = !(turn >> 32).is_multiple_of(4);
+    let mut stream = connect(port)?;
+    stream.write_all(&if is_native {
+        opening(&mut Entropy::new(&[]), Ticket::default(), 0)
+    } else {
+        frames::greeting()
+    })?;
+    let mut answers = stream.try_clone()?;
+    thread::spawn(move || io::copy(&mut answers, &mut io::sink()));
+    let names = Names::many(5000);
+    for id in 1..2000 {
+        let noise = noise(turn * 4099 + id, 4096);
+        let mut entropy = Entropy::new(&noise);
+        let label = Label { id, sequence: 0, flags: 0 };
+        let bytes = match (is_native, entropy.below(8)) {
+            (_, 0) => long_list(&mut entropy, is_native, label),
+            (true, _) => native_request(&mut entropy, &names, label, 255),
+            (false, _) => c10d_request(&mut entropy, &names, 255),
+        };
+        stream.write_all(&bytes)?;
+        counts.requests.fetch_add(1, Ordering::Relaxed);
+        counts.request_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Returns one of the requests that cost most, with a list of thousands.
+fn long_list(entropy: &mut Entropy<'_>, is_native: bool, label: Label) -> Vec<u8> {
+    let count = entropy.choose(&[1000, 4000, 20_000]);
+    let names: Vec<Vec<u8>> = (0..count).map(|number: u32| format!("{number}").into_bytes()).collect();
+    let pairs: Vec<(&[u8], &[u8])> = names.iter().map(|name| (&name[..], &b"x"[..])).collect();
+    let keys: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+    let (pairs, keys) = (Pairs::scoped(b"", &pairs), Keys::scoped(b"", &keys));
+    let prefix = Key::raw(b"");
+    let kind = entropy.below(5);
+    if !is_native {
+        return frames::request(match kind {
+            0 => Request::MultiSet { pairs },
+            1 => Request::Check { keys },
+            2 => Request::MultiGet { keys },
+            3 => Request::ListKeys,
+            _ => Request::Wait { keys },
+        });
+    }
+    let removals = vec![Batched(ClientFrame::DeletePrefix { prefix }); 50];
+    frames::native(
+        label,
+        &match kind {
+            0 => ClientFrame::MultiSet { pairs },
+            1 => ClientFrame::Check { keys },
+            2 => ClientFrame::MultiGet { timeout_ms: 0, keys },
+            3 => ClientFrame::Batch { requests: List::new(&removals) },
+            _ => ClientFrame::WatchPrefix { prefix, from_revision: 1 },
+        },
+    )
+}
+
+/// Senders of one byte now and then, and clients that ask for long values and read nothing. Those that the server closes
+/// come again.
+fn slow_and_deaf(port: u16) -> io::Result<()> {
+    let mut writer = connect(port)?;
+    writer.write_all(&frames::greeting())?;
+    writer.write_all(&frames::set(LONG_KEY, &vec![b'x'; LONG_BYTES]))?;
+    let slow_bytes = [frames::greeting(), frames::set(b"slow", &[b'x'; 4096])].concat();
+    let deaf_bytes = [frames::greeting(), frames::get(LONG_KEY).repeat(64)].concat();
+    let mut slow: Vec<Option<(TcpStream, usize)>> = (0..SLOW).map(|_| None).collect();
+    let mut deaf: Vec<Option<TcpStream>> = (0..DEAF).map(|_| None).collect();
+    let (_open, never) = mpsc::channel::<()>();
+    loop {
+        for sender in &mut slow {
+            let (mut stream, sent) = match sender.take() {
+                Some(sender) => sender,
+                None => (connect(port)?, 0),
+            };
+            let byte = &slow_bytes[sent % slow_bytes.len()..][..1];
+            if stream.write_all(byte).is_ok() {
+                *sender = Some((stream, sent + 1));
+            }
+            never.recv_timeout(SLOW_PAUSE / SLOW).ok();
+        }
+        for client in &mut deaf {
+            if client.as_ref().is_none_or(is_over) {
+                let mut stream = connect(port)?;
+                if stream.write_all(&deaf_bytes).is_ok() {
+                    *client = Some(stream);
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether the server has closed a connection that holds unread answers.
+fn is_over(stream: &TcpStream) -> bool {
+    !matches!(stream.take_error(), Ok(None)) || stream.peer_addr().is_err()
+}
