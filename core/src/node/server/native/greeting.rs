@@ -88,7 +88,9 @@ impl Native {
             node,
         };
         let name_of = |token: &Arc<AuthToken>| token.name.clone();
-        let before = self.tokens.get(SessionId(session)).map(name_of);
+        // A session of an earlier server, which may have had the number of one that is open, is not known here.
+        let is_known = incarnation == self.instance.incarnation;
+        let before = self.tokens.get(SessionId(session)).filter(|_| is_known).map(name_of);
         if before.is_some() && before != token.as_ref().map(name_of) {
             let fault = Fault::new(FaultCode::SessionForged, 0, 0);
             self.send_unnumbered(context, conn, &ServerFrame::Error { fault });

@@ -204,6 +204,16 @@ fn a_session_is_resumed_with_its_own_token_and_gets_the_rights_that_this_has_now
 }
 
 #[test]
+fn a_session_of_an_earlier_server_is_over_though_its_number_belongs_to_another_token() {
+    let mut rig = guarded();
+    rig.open_as(0, TRAINER, "t");
+    let back = rig.connect(1);
+    let earlier = ServerInstance::from_seed(1).incarnation - 1;
+    rig.prove(back, ADMIN, &hello(1, earlier, [7; 16], 5000, "a"));
+    assert!(rig.lines(back).last().is_some_and(|line| line.contains("SessionEnded")), "not SessionForged");
+}
+
+#[test]
 fn an_administrator_lists_and_ends_sessions() {
     let mut rig = guarded();
     let admin = rig.open_as(0, ADMIN, "a");
