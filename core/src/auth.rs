@@ -72,8 +72,10 @@ impl<'a> AuthField<'a> {
 enum Stage {
     /// The client has sent its nonce, or is about to.
     Offered,
-    /// The server has sent its nonce, and the client has sent its proof or is about to.
+    /// The server has sent its nonce, and the client is about to send its proof. No proof of the server can be right yet.
     Challenged,
+    /// The client has sent its proof.
+    Proving,
     /// The server has proven that it knows the token.
     Proven,
 }
@@ -123,13 +125,13 @@ impl ClientAuth {
         let proof = key.proof(Prover::Client, &self.exchange, &hello.with_auth(&unproven));
         let field = self.encode(Step::Proof, proof);
         self.expected = key.proof(Prover::Server, &self.exchange, &hello.with_auth(&field));
-        self.field = field;
+        (self.field, self.stage) = (field, Stage::Proving);
         &self.field
     }
 
     /// Checks the server's proof. Returns whether it is right.
     pub fn proven(&mut self, proof: &Bytes32) -> bool {
-        let is_right = self.stage == Stage::Challenged && same(&self.expected, proof);
+        let is_right = self.stage == Stage::Proving && same(&self.expected, proof);
         if is_right {
             self.stage = Stage::Proven;
         }

@@ -57,6 +57,7 @@ fn a_client_accepts_only_the_proof_for_what_it_sent() {
     assert!(!client.proven(&[0; 32]), "the server has not been challenged");
     assert!(client.challenged([2; 32]));
     assert!(!client.challenged([2; 32]), "a second challenge is a violation");
+    assert!(!client.proven(&[0; 32]), "the client has proven nothing yet");
     let field = client.prove(&hello(0), [0; 32]).to_vec();
     let exchange = Exchange { client: [1; 32], server: [2; 32], channel: [0; 32] };
     let own = AuthField::parse(&field).unwrap().bytes;
@@ -68,6 +69,7 @@ fn a_client_accepts_only_the_proof_for_what_it_sent() {
     client.offer([3; 32]);
     assert!(!client.is_proven(), "a new connection begins without trust");
     assert!(client.challenged([2; 32]));
+    assert!(!client.proven(&right), "the proof of an earlier connection, before the client's");
     client.prove(&hello(0), [0; 32]);
     assert!(!client.proven(&right), "the proof of an earlier connection");
 }

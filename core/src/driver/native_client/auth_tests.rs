@@ -151,7 +151,13 @@ fn a_server_that_proves_nothing_gets_no_request() {
     let tokens = file("impostor", SECRET);
     let challenge = || encoded(&ServerFrame::Challenge { nonce: [1; 32] });
     let proof = || encoded(&ServerFrame::Proof { proof: [2; 32] });
-    for answer in [proof(), [challenge(), proof()].concat(), [challenge(), challenge()].concat()] {
+    let zeros = || encoded(&ServerFrame::Proof { proof: [0; 32] });
+    for answer in [
+        proof(),
+        [challenge(), proof()].concat(),
+        [challenge(), zeros()].concat(),
+        [challenge(), challenge()].concat(),
+    ] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let impostor = thread::spawn(move || {
