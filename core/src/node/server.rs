@@ -293,6 +293,7 @@ impl Server {
             let Some(conn) = self.conns.at(id) else { return };
             conn.inbox.extend_from_slice(bytes);
             self.park(id);
+            self.with_native(|native, context| native.note_alive(context, id));
             return self.charge(id);
         }
         self.receive_now(id, bytes);
@@ -727,6 +728,12 @@ impl Server {
                 self.arm(since + timeout, deadline, id);
             }
         }
+        if self.native.as_ref().is_some_and(|native| native.session_due().is_some_and(|due| due <= now)) {
+            // Their heartbeats may be among the frames that the server has not looked at.
+            let parked = core::mem::take(&mut self.parked);
+            self.with_native(|native, context| parked.iter().for_each(|&id| native.note_alive(context, id)));
+            self.parked = parked;
+        }
         self.with_native(Native::tick);
         if self.has_work_left() && self.work_due() <= now {
             self.do_work_left();
@@ -743,7 +750,7 @@ impl Server {
         self.budget.renew(slice);
         self.resume_parked();
         let work = self.work() - before;
-        self.pacing.sliced(self.now, work);
+        self.pacing.sliced(self.now, work, self.parked.len());
     }
 }
 

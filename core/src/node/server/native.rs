@@ -182,6 +182,11 @@ impl Native {
         !self.jobs.is_empty()
     }
 
+    /// Returns when the next session may end.
+    pub(super) fn session_due(&self) -> Option<Instant> {
+        self.sessions.poll_timeout()
+    }
+
     pub(super) fn poll_timeout(&self, now: Instant, engine: &Engine) -> Option<Instant> {
         let all = [
             (self.has_released() || self.barriers.has_output()).then_some(now),

@@ -18,9 +18,11 @@ const BURST: u64 = 500;
 pub(super) const SLICE: u64 = 1000;
 /// Bytes of a list that cost one unit at most, about.
 const BYTES_PER_UNIT: u64 = 64;
-/// Longest time for which one request makes its connection costly.
-const COSTLY_MAX: Duration = Duration::from_secs(60);
+/// Longest time for which a connection stays costly without further requests.
+const COSTLY_MAX: Duration = Duration::from_secs(30);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Longest time that a connection waits for pauses before the frames that it has sent are served.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Costly work goes on when nothing has come in for so long.
 const QUIET: Duration = Duration::from_millis(2);
 /// There are no other connections to wait for when none has sent anything for so long.
@@ -42,12 +44,17 @@ impl Usage {
     /// Adds the work for a connection's requests. Work beyond a slice counts by its square, as in the pauses.
     pub(super) fn add(&mut self, now: Instant, work: u64) {
         let counted = work.saturating_mul(work.max(SLICE)) / SLICE;
-        self.0 = self.0.max(now) + span(counted.saturating_mul(SHARE)).min(COSTLY_MAX);
+        self.use_share(now, counted);
     }
 
     /// Adds bytes that a connection has sent. A list in them may cost as much.
     pub(super) fn add_bytes(&mut self, now: Instant, bytes: usize) {
-        self.0 = self.0.max(now) + span(bytes as u64 / BYTES_PER_UNIT * SHARE);
+        self.use_share(now, bytes as u64 / BYTES_PER_UNIT);
+    }
+
+    fn use_share(&mut self, now: Instant, work: u64) {
+        let used = span(work.saturating_mul(SHARE)).min(COSTLY_MAX);
+        self.0 = (self.0.max(now) + used).min(now + COSTLY_MAX);
     }
 
     pub(super) fn is_costly(self, now: Instant) -> bool {
@@ -101,9 +108,10 @@ impl Pacing {
         self.resumes_at.min(self.ended_at.max(light_at) + QUIET).max(now)
     }
 
-    /// Notes a slice.
-    pub(super) fn sliced(&mut self, now: Instant, work: u64) {
-        let pause = span(work.saturating_mul(work) / SLICE).min(PAUSE_MAX);
+    /// Notes a slice. `waiting` connections wait for the next ones.
+    pub(super) fn sliced(&mut self, now: Instant, work: u64, waiting: usize) {
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX).max(1);
+        let pause = span(work.saturating_mul(work) / SLICE).min(PAUSE_MAX).min(WAIT_MAX / waiting);
         self.ended_at = now + span(work);
         self.resumes_at = self.ended_at + pause;
     }

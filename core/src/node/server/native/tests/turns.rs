@@ -121,6 +121,40 @@ fn costly_work_is_done_in_slices_whose_pauses_grow_while_others_are_active() {
 }
 
 #[test]
+fn a_session_whose_frames_wait_is_alive() {
+    let mut rig = Rig::new(ServerLimits::default());
+    let (costly, light) = (rig.connect(0), rig.open(1, "light"));
+    let mut hello = hello(0, 0, [0; 16], 0, "costly");
+    if let ClientFrame::Hello { heartbeat_ms, .. } = &mut hello {
+        *heartbeat_ms = 20;
+    }
+    rig.send(costly, &opening(0, &hello));
+    assert_eq!(rig.lines(costly), ["0 Welcome resumed=false"]);
+    let names: Vec<String> = (0..20_000).map(|number| format!("/k{number}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let check = ClientFrame::Check { keys: Keys::scoped(b"", &names) };
+    let mut waits_ms = Vec::new();
+    for (id, steps) in [(1, 2), (2, 200)] {
+        let began = rig.now;
+        rig.ask(costly, id, &check);
+        for step in 0..steps {
+            let add = ClientFrame::Add { key: key("/n"), delta: 1 };
+            assert_eq!(rig.wanted(light, 1000 * id + step, &add).len(), 1);
+            if !rig.lines(costly).is_empty() {
+                waits_ms.push(rig.now.since(began).as_millis());
+                break;
+            }
+            rig.after(Duration::from_millis(1));
+        }
+    }
+    assert!(
+        matches!(waits_ms[..], [0..=1, wait] if wait > 60),
+        "three heartbeats are missed after 60 ms: {waits_ms:?}"
+    );
+    assert!(rig.closed.is_empty(), "{:?}", rig.closed);
+}
+
+#[test]
 fn a_client_alone_does_not_wait_for_others() {
     let mut rig = Rig::new(ServerLimits::default());
     let (conn, other) = (rig.open(0, "alone"), rig.open(1, "silent"));
