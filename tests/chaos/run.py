@@ -200,6 +200,8 @@ class Episode:
     def end_agent(self, host):
         agent = self.agents[host]
         agent.send_signal(signal.SIGTERM)
+        # One that is stopped would not see it before its time to continue, and nothing else happens during this wait.
+        agent.send_signal(signal.SIGCONT)
         self.await_end(agent, f"agent {host} after SIGTERM")
         self.start_agent(host)
 
