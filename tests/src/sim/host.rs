@@ -3,8 +3,8 @@
 
 use super::elastic::Cue;
 use super::faults::Sabotage;
-use super::tls;
 use super::world::{SimContext, WorldEvent};
+use super::{tls, tokens};
 use crate::frames;
 use crate::sim::harness::clock::Clock;
 use crate::sim::harness::history::CheckError;
@@ -63,6 +63,8 @@ pub(super) struct Host {
     machine: Option<TlsServer>,
     /// Whether its clients use TLS.
     security: Security,
+    /// Text of the token file that the process read last.
+    token_file: String,
     epoch: u32,
     places: Vec<Option<Peer>>,
     generations: Vec<u32>,
@@ -108,6 +110,7 @@ impl Host {
             limits,
             machine,
             security,
+            token_file: String::new(),
             epoch: 0,
             places: Vec::new(),
             generations: Vec::new(),
@@ -168,6 +171,7 @@ impl Host {
             self.clock = Clock::any(&mut self.sim_rng);
         }
         self.due = None;
+        self.token_file.clear();
         self.machine = Some(self.security.start(self.limits, instance(&mut self.sim_rng, self.epoch)));
     }
 
@@ -197,6 +201,7 @@ impl Host {
         }
         match notice {
             Notice::Accept(stream) => {
+                self.reload_tokens(context)?;
                 let conn = self.take_place(Peer::Stream(stream));
                 self.conns.insert(stream, conn);
                 context.note(format_args!("server accepts {stream} as {conn:?}"));
@@ -212,6 +217,25 @@ impl Host {
             }
             Notice::Connected(_) | Notice::Refused(_) => Ok(()),
         }
+    }
+
+    /// Gives the machine the tokens of a changed file, before it meets the next client.
+    fn reload_tokens(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
+        let Some(files) = &context.token_files else { return Ok(()) };
+        let file = files.server_file(context.now);
+        if file == self.token_file {
+            return Ok(());
+        }
+        context.note(format_args!("the server reads its tokens: {file:?}"));
+        self.token_file = file;
+        let access = tokens::access(&self.token_file);
+        self.feed(context, Input::Access(&access))
+    }
+
+    /// Returns the number of the client at the other end of a connection.
+    pub(super) fn client_of(&self, context: &SimContext, conn: ConnId) -> Option<usize> {
+        let (&stream, _) = self.conns.iter().find(|(_, other)| **other == conn)?;
+        context.network.client_of(stream)
     }
 
     pub(super) fn tick(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
@@ -467,7 +491,8 @@ impl Host {
                 }
                 Output::Event(Event::Closed { conn, reason, .. }) => {
                     context.note(format_args!("server closed {conn:?}: {reason}"));
-                    if !self.conduct.may_cause(reason) {
+                    let is_refused = context.token_files.is_some() && is_refused_token(reason);
+                    if !(is_refused || self.conduct.may_cause(reason)) {
                         return Err(CheckError(format!("the server found fault with {conn:?}: {reason}")));
                     }
                 }
@@ -512,6 +537,12 @@ impl ClientConduct {
             _ => matches!(self, Self::Any),
         }
     }
+}
+
+/// Returns whether the client of a connection that was closed for this reason had a wrong token. The node knows whether
+/// it had.
+const fn is_refused_token(reason: CloseReason) -> bool {
+    matches!(reason, CloseReason::SessionRefused(FaultCode::Unauthenticated | FaultCode::SessionForged))
 }
 
 /// Returns what the saboteur makes of bytes that the server sends, or `None` if it leaves them unchanged.

@@ -18,6 +18,7 @@ mod membership;
 pub mod replay;
 mod script;
 mod tls;
+mod tokens;
 mod world;
 
 pub use faults::Sabotage;

@@ -6,6 +6,7 @@ use super::faults::{Fault, Sabotage, plan};
 use super::half_closer::HalfCloser;
 use super::host::{ClientConduct, Host, Security};
 use super::script::{Clearing, Job, KeySpace, Script, Storm, StormOptions};
+use super::tokens::TokenFiles;
 use super::{Counts, Failure, Kind, Options, Report};
 use crate::sim::harness::event_queue::EventQueue;
 use crate::sim::harness::history::{CheckError, History};
@@ -51,6 +52,8 @@ pub(super) struct SimContext {
     pub(super) sabotage: Sabotage,
     /// Whether native clients use TLS.
     pub(super) security: Security,
+    /// Set if the server asks native clients for tokens.
+    pub(super) token_files: Option<TokenFiles>,
     events: u64,
 }
 
@@ -75,6 +78,7 @@ impl SimContext {
             trace: Trace::new(options.verbosity),
             sabotage: options.sabotage,
             security: Security::Plain,
+            token_files: None,
             events: 0,
         }
     }

@@ -54,4 +54,8 @@ struct Rules {
     processes: u32,
     /// Number of times so far that a session was resumed.
     resumed: u64,
+    /// Number of times so far that a node was refused because of its token.
+    unauthenticated: u64,
+    /// Number of requests so far that a token did not allow.
+    denied: u64,
 }

@@ -4,6 +4,7 @@
 mod work;
 
 use super::super::script::{Storm, StormOptions};
+use super::super::tokens::TokenKind;
 use super::super::world::{SimContext, WorldEvent};
 use super::order::{FrameSummary, Order, OwnedFrame, Request, answer_to};
 use super::process::{NodeEvent, Process, ProcessEvent, RequestTimes, Slot, SubmitPath};
@@ -40,6 +41,7 @@ pub(super) struct Node {
     sim_rng: SimRng,
     clock: Clock,
     behaviour: Behaviour,
+    token_kind: TokenKind,
     run: String,
     name: String,
     names: u32,
@@ -77,7 +79,12 @@ pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
 const UNWANTED_MAX: Duration = Duration::from_secs(1);
 
 impl Node {
-    pub(super) fn new(number: usize, mut sim_rng: SimRng, context: &mut SimContext, rules: &Rules) -> Self {
+    pub(super) fn new(
+        (number, token_kind): (usize, TokenKind),
+        mut sim_rng: SimRng,
+        context: &mut SimContext,
+        rules: &Rules,
+    ) -> Self {
         let behaviour = Behaviour {
             grace_ms: sim_rng.pick(&[0, 0, 600, 2000, 2000]),
             heartbeat_ms: sim_rng.pick(&[300, 500, HEARTBEAT_MS_MAX]),
@@ -94,6 +101,7 @@ impl Node {
             clock: Clock::any(&mut sim_rng),
             sim_rng,
             behaviour,
+            token_kind,
             run: format!("run-{}", number % rules.runs),
             name: format!("node{number}"),
             names: 0,
@@ -122,6 +130,10 @@ impl Node {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(super) const fn token_kind(&self) -> TokenKind {
+        self.token_kind
     }
 
     pub(super) const fn joined(&self) -> Option<&Slot> {
@@ -200,7 +212,7 @@ impl Node {
         let late = referee.closed_in(&self.run).is_some();
         let process = Process::start(
             context,
-            (self.number, rules.processes),
+            (self.number, rules.processes, self.token_kind),
             (self.name.clone(), self.run.clone().into_bytes()),
             self.clock,
             options,
@@ -409,18 +421,36 @@ impl Node {
                 ProcessEvent::Open { resumed } => {
                     context.note(format_args!("{} has its session, resumed: {resumed}", self.name));
                     rules.resumed += u64::from(resumed);
+                    if self.process.as_ref().is_some_and(Process::is_deceived) {
+                        let what = format!("{} trusts a server that has not proven the token", self.name);
+                        return Err(CheckError(what));
+                    }
+                    if self.token_kind == TokenKind::Wrong {
+                        let what = format!("{} was welcomed, and its token is wrong", self.name);
+                        return Err(CheckError(what));
+                    }
                 }
                 ProcessEvent::Responded(id, order, owned_frame) => {
                     self.answered(context, referee, id, order, &owned_frame)?
                 }
                 ProcessEvent::Failed(order, failure, code, wanted) => {
+                    if code == Some(FaultCode::PermissionDenied) {
+                        self.check_denial()?;
+                        rules.denied += 1;
+                    }
                     self.check_answer_was_not_due(context, &order, &failure, wanted)?;
                     self.failed(context, referee, &order, &failure, code)?;
                 }
                 ProcessEvent::Pushed(id, owned_frame) => self.pushed(referee, id, &owned_frame)?,
-                ProcessEvent::Node(order, event) => self.reported(context, referee, order, event)?,
+                ProcessEvent::Node(order, event) => {
+                    rules.denied += u64::from(event == NodeEvent::Refused(FaultCode::PermissionDenied));
+                    self.reported(context, referee, order, event)?;
+                }
                 ProcessEvent::Over(ending) => {
-                    self.check_ending(&ending)?;
+                    self.check_ending(context, &ending)?;
+                    let refused = SessionEnd::Refused(FaultCode::Unauthenticated, 2, 0);
+                    rules.unauthenticated +=
+                        u64::from(matches!(ending, Ending::Session(end, _) if end == refused));
                     self.over(context, referee);
                 }
             }
@@ -429,16 +459,28 @@ impl Node {
     }
 
     /// Checks that the session ended for a reason that is possible with a correct server.
-    fn check_ending(&self, ending: &Ending) -> Result<(), CheckError> {
+    fn check_ending(&self, context: &SimContext, ending: &Ending) -> Result<(), CheckError> {
         let is_legal = match ending {
             Ending::Left | Ending::Dialling(_) => true,
+            Ending::Session(SessionEnd::Refused(code, ..), _) if *code != FaultCode::SessionEnded => {
+                self.process.as_ref().is_some_and(|process| process.may_be_refused(context, *code))
+            }
             Ending::Session(SessionEnd::Connection | SessionEnd::GracePassed, _) => true,
             // Only its own process has the token, and that takes the session back.
             Ending::Session(SessionEnd::Server(why), _) => *why != Why::Superseded,
-            Ending::Session(SessionEnd::Refused(code, ..), _) => *code == FaultCode::SessionEnded,
-            Ending::Session(SessionEnd::Protocol | SessionEnd::Unproven, _) => false,
+            Ending::Session(SessionEnd::Refused(..), _) => true,
+            Ending::Session(SessionEnd::Unproven, _) => {
+                self.process.as_ref().is_some_and(Process::is_deceived)
+            }
+            Ending::Session(SessionEnd::Protocol, _) => false,
         };
         if is_legal { Ok(()) } else { Err(CheckError(format!("{}'s session ended: {ending:?}", self.name))) }
+    }
+
+    /// Checks that the server denied a request to a node whose token does not allow it.
+    fn check_denial(&self) -> Result<(), CheckError> {
+        let what = || CheckError(format!("{} was denied what its token allows", self.name));
+        if self.token_kind == TokenKind::ReadOnly { Ok(()) } else { Err(what()) }
     }
 
     /// Handles the end of the session. The host starts another process after a pause.
@@ -464,6 +506,9 @@ impl Node {
         let frame = owned_frame.open(&limits);
         let odd = || CheckError(format!("{} asked {order} and got {frame:?}", self.name));
         let frame = frame.ok_or_else(odd)?;
+        if self.token_kind != TokenKind::Full && !order.reads_only() {
+            return Err(CheckError(format!("{} may only read, and asked {order}: {frame:?}", self.name)));
+        }
         context.note(format_args!("{} got an answer to {id}: {}", self.name, FrameSummary(&frame)));
         match (&order, frame) {
             (Order::SimOperation(operation_id, sim_operation, began), frame) => {
@@ -631,6 +676,10 @@ impl Node {
         context.note(format_args!("{} gets {event}", self.name));
         let Some(process) = &self.process else { return Ok(()) };
         let (epoch, name) = (process.epoch.unwrap_or(0), process.name.clone());
+        let is_outside = matches!(event, NodeEvent::Refused(FaultCode::PermissionDenied) | NodeEvent::Left);
+        if self.token_kind != TokenKind::Full && !is_outside {
+            return Err(CheckError(format!("{name} may not join the run, and gets {event}")));
+        }
         match event {
             NodeEvent::Formed(joined) => {
                 let late = matches!(order, Some(Order::Join { late: Some(life) }) if life == epoch);
@@ -651,7 +700,10 @@ impl Node {
             }
             NodeEvent::Closed | NodeEvent::NotNeeded => referee.closed(Some(epoch), &self.run, context.now),
             NodeEvent::Refused(code) => {
-                let is_legal = matches!(code, FaultCode::TimedOut | FaultCode::Cancelled);
+                let is_legal = match code {
+                    FaultCode::PermissionDenied => self.token_kind == TokenKind::ReadOnly,
+                    code => matches!(code, FaultCode::TimedOut | FaultCode::Cancelled),
+                };
                 if !is_legal {
                     return Err(CheckError(format!("{name} was refused: {code:?}")));
                 }

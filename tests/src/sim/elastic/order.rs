@@ -52,6 +52,21 @@ pub(super) enum Order {
     Bye,
 }
 
+impl Order {
+    /// Returns whether a token that allows reading is enough for it.
+    pub(super) const fn reads_only(&self) -> bool {
+        use SimOperation as S;
+        match self {
+            Self::SimOperation(_, operation, _) => matches!(
+                operation,
+                S::Get { .. } | S::Check { .. } | S::Wait { .. } | S::MultiGet { .. } | S::QueueLen { .. }
+            ),
+            Self::Watch { .. } | Self::Grant | Self::Bye => true,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

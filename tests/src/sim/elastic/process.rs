@@ -1,9 +1,12 @@
 //! Process of a node: the client machine of the library, driven as its driver does, over the simulated network and by a
 //! clock of its own. It can freeze and die.
 
+mod greeting;
+
 use super::super::faults::Sabotage;
 use super::super::host::Security;
 use super::super::tls;
+use super::super::tokens::TokenKind;
 use super::super::world::{SimContext, V4, V6, WorldEvent};
 use super::Cue;
 use super::order::{Order, OwnedFrame, Request};
@@ -190,6 +193,14 @@ pub(super) struct Process {
     dials: u32,
     received: Vec<u8>,
     unsent: Vec<u8>,
+    token_kind: TokenKind,
+    /// Token of the last connection, and of the session.
+    token: Option<String>,
+    session_token: Option<String>,
+    /// Number of connections so far.
+    connections: u32,
+    /// Whether the peer of the connection is an impostor.
+    is_deceived: bool,
     security: Security,
     /// TLS of the connection.
     stage: Option<TlsStage>,
@@ -211,7 +222,7 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn start(
         context: &mut SimContext,
-        (host, number): (usize, u32),
+        (host, number, token_kind): (usize, u32, TokenKind),
         (name, run_id): (String, Vec<u8>),
         clock: Clock,
         options: NativeOptions,
@@ -235,6 +246,11 @@ impl Process {
             dials: 0,
             received: Vec::new(),
             unsent: Vec::new(),
+            token_kind,
+            token: None,
+            session_token: None,
+            connections: 0,
+            is_deceived: false,
             security: context.security,
             stage: None,
             due: None,
@@ -436,6 +452,8 @@ impl Process {
                 if self.is_resumable && context.stormy && context.sim_rng.percent(15) {
                     self.settle(context);
                     self.abandon(context, stream);
+                } else {
+                    self.meet_impostor(context);
                 }
             }
             Notice::Refused(stream) if self.owns(stream) => {
@@ -529,6 +547,9 @@ impl Process {
             Event::Nothing => return,
             Event::Open => {
                 self.untroubled_since = Some(context.now);
+                if !self.is_resumable {
+                    self.session_token.clone_from(&self.token);
+                }
                 if let Some(ServerFrame::Welcome { resumed: true, request_last, .. }) =
                     OwnedFrame::of(frame).open(&self.limits)
                 {
@@ -614,6 +635,7 @@ impl Process {
                         context.note(format_args!("{} connects {stream}", self.name));
                         self.stream = Some((stream, false));
                         self.stage = (self.security == Security::Tls).then(tls::client);
+                        self.read_token(context);
                     }
                     Output::Disconnect => self.disconnect(context),
                     Output::Over(ending) => {
@@ -660,12 +682,16 @@ impl Process {
                 // The options do not ask for it.
                 ToWrite::Identify => continue,
                 ToWrite::Opening(label, identity) => {
-                    let hello = self.machine.hello(identity, self.name.as_bytes(), [0; 32]);
+                    let mut nonce = [0; 32];
+                    nonce[..4].copy_from_slice(&self.number.to_le_bytes());
+                    nonce[4..8].copy_from_slice(&self.connections.to_le_bytes());
+                    let hello = self.machine.hello(identity, self.name.as_bytes(), nonce);
                     self.unsent.extend_from_slice(&MAGIC);
                     frames::native(label, &hello)
                 }
                 ToWrite::Proof(label, identity) => {
-                    frames::native(label, &self.machine.proof(identity, self.name.as_bytes(), [0; 32]))
+                    let channel = self.stage.as_ref().and_then(TlsStage::binding).unwrap_or_default();
+                    frames::native(label, &self.machine.proof(identity, self.name.as_bytes(), channel))
                 }
                 ToWrite::Request(id, label) => match self.calls.get(&id) {
                     Some(call) => frames::native(label, &Encoded(&call.request)),

@@ -4,6 +4,7 @@ use super::super::client::{Client, Health};
 use super::super::faults::Sabotage;
 use super::super::host::{ClientConduct, Host, Security};
 use super::super::script::{KeySpace, Script, Storm, StormOptions};
+use super::super::tokens::{OTHERS, TokenFiles, TokenKind};
 use super::super::world::{
     Happening, SimContext, WorldEvent, behaviour, random_network_model, server_limits,
 };
@@ -16,6 +17,7 @@ use super::{Cue, Rules};
 use crate::sim::harness::history::CheckError;
 use crate::sim::harness::network::{Loss, Network, NetworkModel, Notice, Side};
 use crate::sim::harness::sim_rng::SimRng;
+use rendezvous_core::node::server::Event;
 use rendezvous_core::rendezvous::participant::Part;
 use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::{LastCall, RankOrder, Terms};
@@ -94,7 +96,12 @@ impl World {
         let (clients, late_writers) = (sim_rng.index(3), sim_rng.index(3));
         let storm = Duration::from_millis(sim_rng.between(2000, 6000));
         let storm_ends = Instant::ORIGIN + storm;
-        let parties = nodes + clients + late_writers;
+        // The saboteur changes frames, which TLS would hide and which proofs cover. The seed itself decides, so that worlds
+        // without TLS and tokens are independent of these.
+        let is_intact = options.sabotage == Sabotage::None;
+        let (has_tls, has_tokens) = (is_intact && seed % 4 == 3, is_intact && seed / 4 % 4 == 1);
+        let others: &[TokenKind] = if has_tokens { &OTHERS } else { &[] };
+        let parties = nodes + others.len() + clients + late_writers;
         let network = Network::new(SimRng::new(seed, 1001), network_model(&mut sim_rng), parties);
         let key_space = KeySpace { registers: 4, counters: 3, pairs: 2, queues: 3, barriers: 1, clients };
         let mut context = SimContext::new(network, SimRng::new(seed, 1003), key_space, options);
@@ -122,22 +129,29 @@ impl World {
             closes: sim_rng.percent(25),
             processes: 0,
             resumed: 0,
+            unauthenticated: 0,
+            denied: 0,
         };
         for (at, mishap) in plan(&mut sim_rng, storm) {
             context.event_queue.schedule(at, WorldEvent::Elastic(Cue::Mishap(mishap)));
         }
         context.event_queue.schedule(storm_ends, WorldEvent::Elastic(Cue::PhaseDue));
         let limits = server_limits(&mut sim_rng);
-        // The saboteur changes frames, which TLS would hide.
-        if options.sabotage == Sabotage::None && seed % 4 == 3 {
+        if has_tls {
             context.security = Security::Tls;
+        }
+        if has_tokens {
+            let hosts = nodes + others.len();
+            context.token_files = Some(TokenFiles::new(SimRng::new(seed, 1004), hosts, storm));
         }
         let conduct = (ClientConduct::Late, context.security);
         let host = Host::new(SimRng::new(seed, 1002), limits, options.sabotage, conduct);
-        let nodes: Vec<Node> = (0..nodes)
-            .map(|number| {
+        let token_kinds = core::iter::repeat_n(TokenKind::Full, nodes).chain(others.iter().copied());
+        let nodes: Vec<Node> = token_kinds
+            .enumerate()
+            .map(|(number, token_kind)| {
                 let sim_rng = SimRng::new(seed, 2000 + number as u64);
-                Node::new(number, sim_rng, &mut context, &rules)
+                Node::new((number, token_kind), sim_rng, &mut context, &rules)
             })
             .collect();
         let first = nodes.len();
@@ -182,6 +196,8 @@ impl World {
             ("changes that watches delivered", self.referee.changes),
             ("arrivals that were released", self.referee.released),
             ("writes that came too late", self.referee.stale + late_writes),
+            ("nodes that were refused", self.rules.unauthenticated),
+            ("requests that were denied", self.rules.denied),
         ];
         let clients = self.nodes.len() + self.clients.len() + self.late_writers.len();
         self.context.finish((seed, Kind::Elastic), clients, played.map(|()| counts))
@@ -400,6 +416,13 @@ impl World {
         let notable = core::mem::take(&mut host.notable);
         if let Some(server) = host.machine() {
             for event in &notable {
+                if let Event::SessionOpened { conn, .. } = event
+                    && let Some(node) = host.client_of(context, *conn).and_then(|number| nodes.get(number))
+                    && node.token_kind() == TokenKind::Wrong
+                {
+                    let name = node.name();
+                    return Err(CheckError(format!("{name} has a session, and its token is wrong")));
+                }
                 referee.server_event(context, server, event, |session| {
                     let dead_session = dead_sessions
                         .iter()
@@ -497,6 +520,9 @@ impl World {
         }
         self.check_leases()?;
         for node in &self.nodes {
+            if node.token_kind() != TokenKind::Full {
+                continue;
+            }
             node.check_deaths_known(&self.referee)?;
             let (name, run) = (node.name(), node.run());
             let live = self.referee.live(run);
