@@ -135,7 +135,6 @@ impl Server {
         self.pass_time(now);
         self.budget = Budget::default();
         self.renew_budget();
-        let had_ready_watch = self.engine.has_ready_watch();
         match input {
             Input::Accepted { conn, peer } => self.accept(conn, peer)?,
             Input::Received { conn, bytes } => {
@@ -176,7 +175,7 @@ impl Server {
             Input::Tick => self.tick(),
         }
         if self.native.is_some() {
-            self.settle(had_ready_watch);
+            self.settle();
         }
         Ok(())
     }
@@ -204,17 +203,11 @@ impl Server {
     /// Returns when [`Input::Tick`] is due at the latest.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let native = self.native.as_ref().and_then(|native| native.poll_timeout(self.now, &self.engine));
-        let left = self.has_work_left().then(|| self.work_due());
+        let left = (!self.parked.is_empty()).then(|| self.work_due());
         [self.deadlines.next(), native, left].into_iter().flatten().min().map(|due| due + self.paused)
     }
 
-    /// Returns whether earlier inputs have left work that is done in slices.
-    fn has_work_left(&self) -> bool {
-        let has_jobs = self.native.as_ref().is_some_and(|native| native.has_jobs());
-        !self.parked.is_empty() || self.engine.has_ready_watch() || has_jobs
-    }
-
-    /// Returns when that work goes on.
+    /// Returns when parked connections are served.
     fn work_due(&self) -> Instant {
         self.pacing.due(self.now, |id| self.is_light(id))
     }
@@ -226,12 +219,6 @@ impl Server {
 
     fn is_light(&self, id: ConnId) -> bool {
         self.conns.get(id).is_some_and(|conn| !conn.usage.is_costly(self.now))
-    }
-
-    /// Returns the work of a slice.
-    fn slice(&self) -> u64 {
-        let work = self.limits.work_per_input_max;
-        if self.is_alone() { work } else { work.min(pacing::SLICE) }
     }
 
     /// Moves the server's time on to the process's time, less the pauses.
@@ -506,12 +493,8 @@ impl Server {
     }
 
     /// Carries out what an input of any connection means to native clients.
-    fn settle(&mut self, had_ready_watch: bool) {
-        // What an earlier input has left is done in slices.
-        if !had_ready_watch && self.engine.has_ready_watch() {
-            self.budget.renew(self.slice());
-            self.with_native(Native::push_to_watchers);
-        }
+    fn settle(&mut self) {
+        self.with_native(Native::push_to_watchers);
         self.enforce_buffer_limit();
         while let Some((conn, reason)) = self.native.as_mut().and_then(|native| native.next_to_close()) {
             self.stats.expelled += u64::from(reason.is_expulsion());
@@ -699,6 +682,8 @@ impl Server {
 
     fn tick(&mut self) {
         let now = self.now;
+        self.with_native(Native::push_to_watchers);
+        self.renew_budget();
         while let Some((deadline, id)) = self.deadlines.expired(now) {
             let limits = self.limits;
             let Ok(conn) = self.conns.find(id) else { continue };
@@ -735,18 +720,16 @@ impl Server {
             self.parked = parked;
         }
         self.with_native(Native::tick);
-        if self.has_work_left() && self.work_due() <= now {
-            self.do_work_left();
+        if !self.parked.is_empty() && self.work_due() <= now {
+            self.serve_slice();
         }
     }
 
-    /// Goes on with what earlier inputs have left. Each kind of work has a budget of its own.
-    fn do_work_left(&mut self) {
-        let (slice, before) = (self.slice(), self.work());
-        self.budget.renew(slice);
-        self.with_native(Native::push_to_watchers);
-        self.budget.renew(slice);
-        self.with_native(Native::run_jobs);
+    /// Serves parked connections.
+    fn serve_slice(&mut self) {
+        let work_max = self.limits.work_per_input_max;
+        let slice = if self.is_alone() { work_max } else { work_max.min(pacing::SLICE) };
+        let before = self.work();
         self.budget.renew(slice);
         self.resume_parked();
         let work = self.work() - before;

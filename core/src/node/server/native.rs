@@ -177,9 +177,9 @@ impl Native {
         self.to_close.pop_front()
     }
 
-    /// Returns whether work on many keys is not done yet.
-    pub(super) fn has_jobs(&self) -> bool {
-        !self.jobs.is_empty()
+    /// Returns whether there is work for the next tick.
+    pub(super) fn has_work(&self, engine: &Engine) -> bool {
+        self.has_released() || !self.jobs.is_empty() || self.barriers.has_output() || engine.has_ready_watch()
     }
 
     /// Returns when the next session may end.
@@ -189,7 +189,7 @@ impl Native {
 
     pub(super) fn poll_timeout(&self, now: Instant, engine: &Engine) -> Option<Instant> {
         let all = [
-            (self.has_released() || self.barriers.has_output()).then_some(now),
+            self.has_work(engine).then_some(now),
             self.sessions.poll_timeout(),
             self.waiting.poll_timeout(),
             self.barriers.poll_timeout(),
@@ -609,6 +609,8 @@ impl Native {
         self.tick_rounds(context);
         context.budget.renew(context.limits.work_per_input_max);
         self.serve_released(context);
+        context.budget.renew(context.limits.work_per_input_max);
+        self.run_jobs(context);
     }
 
     /// Ends all sessions because the server stops. Clients are not notified of the end of other sessions.

@@ -1,8 +1,7 @@
 //! How costly work shares the server's time with connections that need little of it.
 //!
 //! A connection is *costly* while its requests use more than a share of the time ([`Usage`]). As long as other connections
-//! are active, the requests of costly ones, and what earlier inputs have left over, are done in slices with pauses between
-//! them ([`Pacing`]). A pause grows with the square of the slice before it, because a long stall must be rarer than a
+//! are active, the requests of costly ones are served in slices with pauses between them ([`Pacing`]). A pause grows with the square of the slice before it, because a long stall must be rarer than a
 //! short one: a slice of 0.2 ms is followed by a pause of 0.2 ms, and one of 2 ms by 20 ms.
 
 use crate::ids::ConnId;
@@ -10,9 +9,9 @@ use crate::time::{Duration, Instant};
 
 /// Time of one unit of work ([`crate::limits::ServerLimits::work_per_input_max`]), about.
 const UNIT_NS: u64 = 200;
-/// A connection is costly beyond one part in so many of the server's time,
+/// A connection that uses more than one part in so many of the server's time is costly.
 const SHARE: u64 = 25;
-/// and beyond this work at once.
+/// Work that a connection may cause at once without being costly.
 const BURST: u64 = 500;
 /// Work of a slice. A single request is executed as a whole.
 pub(super) const SLICE: u64 = 1000;
@@ -21,9 +20,9 @@ const BYTES_PER_UNIT: u64 = 64;
 /// Longest time for which a connection stays costly without further requests.
 const COSTLY_MAX: Duration = Duration::from_secs(30);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// Longest time that a connection waits for pauses before the frames that it has sent are served.
+/// Longest time that pauses add to the wait of a connection for its next slice.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Costly work goes on when nothing has come in for so long.
+/// Costly work goes on when no other connection has sent a request for so long.
 const QUIET: Duration = Duration::from_millis(2);
 /// There are no other connections to wait for when none has sent anything for so long.
 const ALONE: Duration = Duration::from_millis(250);
@@ -32,7 +31,7 @@ const fn span(work: u64) -> Duration {
     Duration::from_nanos(work.saturating_mul(UNIT_NS))
 }
 
-/// Time that a connection has used of its share: when the share of the time until then will have covered it.
+/// When a connection's share of the server's time will have covered its work so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage(Instant);
 
@@ -68,15 +67,13 @@ type Light = [Option<(ConnId, Instant)>; 2];
 #[derive(Debug)]
 pub(super) struct Pacing {
     light: Light,
-    /// When the last slice ended.
-    ended_at: Instant,
     /// When the next slice may begin while others are active.
     resumes_at: Instant,
 }
 
 impl Pacing {
     pub(super) const fn new() -> Self {
-        Self { light: [None; 2], ended_at: Instant::ORIGIN, resumes_at: Instant::ORIGIN }
+        Self { light: [None; 2], resumes_at: Instant::ORIGIN }
     }
 
     /// Notes a request of a connection that is not costly.
@@ -105,14 +102,13 @@ impl Pacing {
     /// Returns when the next slice may begin.
     pub(super) fn due(&self, now: Instant, is_light: impl Fn(ConnId) -> bool) -> Instant {
         let Some(light_at) = self.light_at(now, is_light) else { return now };
-        self.resumes_at.min(self.ended_at.max(light_at) + QUIET).max(now)
+        self.resumes_at.min(light_at + QUIET).max(now)
     }
 
     /// Notes a slice. `waiting` connections wait for the next ones.
     pub(super) fn sliced(&mut self, now: Instant, work: u64, waiting: usize) {
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX).max(1);
         let pause = span(work.saturating_mul(work) / SLICE).min(PAUSE_MAX).min(WAIT_MAX / waiting);
-        self.ended_at = now + span(work);
-        self.resumes_at = self.ended_at + pause;
+        self.resumes_at = now + span(work) + pause;
     }
 }

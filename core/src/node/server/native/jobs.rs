@@ -39,7 +39,7 @@ impl Native {
     }
 
     /// Continues the jobs, one step of each after the other.
-    pub(in crate::node::server) fn run_jobs(&mut self, context: &mut ServerContext<'_>) {
+    pub(super) fn run_jobs(&mut self, context: &mut ServerContext<'_>) {
         while !self.jobs.is_empty() && !context.is_budget_spent() {
             let Some(mut job) = self.jobs.0.pop_front() else { return };
             if !self.step(context, &mut job) {

@@ -28,9 +28,8 @@ impl Rig {
     }
 
     fn has_work(&self) -> bool {
-        let native = self.server.native.as_ref();
-        self.server.has_work_left()
-            || native.is_some_and(|native| native.has_released() || native.barriers.has_output())
+        !self.server.parked.is_empty()
+            || self.server.native.as_ref().is_some_and(|native| native.has_work(&self.server.engine))
     }
 }
 
@@ -118,6 +117,40 @@ fn costly_work_is_done_in_slices_whose_pauses_grow_while_others_are_active() {
     // A unit counts 0.2 us: after a slice of 1,000 units, 0.2 ms for itself and as much again; after one of 5,000, 1 ms and
     // five times that, and something for the bytes.
     assert_eq!(waits_us, [100, 400, 1200, 6200]);
+}
+
+#[test]
+fn costly_requests_delay_neither_pushes_nor_the_jobs_of_others() {
+    let mut rig = Rig::new(ServerLimits::default());
+    let (costly, light, other) = (rig.open(0, "costly"), rig.open(1, "light"), rig.open(2, "other"));
+    let writer = rig.open(3, "writer");
+    let watchers: Vec<ConnId> = (10..1010).map(|index| rig.open(index, "watcher")).collect();
+    for &conn in &watchers {
+        let watch = ClientFrame::WatchKey { key: key("/watched"), from_revision: 0 };
+        assert_eq!(rig.wanted(conn, 1, &watch), ["1 Done"]);
+    }
+    fill(&mut rig, "/old/", 20_000);
+    let names: Vec<String> = (0..20_000).map(|number| format!("/k{number}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let check = ClientFrame::Check { keys: Keys::scoped(b"", &names) };
+    let mut costly_id = 0;
+    for step in 1..=50 {
+        if rig.server.wants_read(costly) {
+            costly_id += 1;
+            rig.ask(costly, costly_id, &check);
+        }
+        assert_eq!(rig.wanted(light, 10 * step, &ClientFrame::Add { key: key("/n"), delta: 1 }).len(), 1);
+        if step == 10 {
+            rig.ask(other, 1, &ClientFrame::DeletePrefix { prefix: key("/old/") });
+            let set = ClientFrame::Set { key: key("/watched"), value: b"v" };
+            assert_eq!(rig.wanted(writer, 1, &set), ["1 Done"]);
+        }
+        rig.after(Duration::from_millis(1));
+    }
+    assert!((1..10).contains(&costly_id), "{costly_id} costly requests in 50 ms");
+    assert_eq!(rig.lines(other), ["1 Number 20000"]);
+    let pushed = watchers.iter().filter(|&&conn| rig.lines(conn).len() == 1).count();
+    assert_eq!(pushed, 1000);
 }
 
 #[test]
