@@ -108,7 +108,7 @@ pub const RDZV_RENDEZVOUS_REPLACED: rdzv_status = 47;
 /// The object was freed inside one of its own callbacks, which had no effect; free it again outside.
 pub const RDZV_FREE_REFUSED: rdzv_status = 48;
 /// The server asks for a token, and the client has none or another one; or the server has not proven that
-/// it knows the client's. Workers of an RPC group ask for one of each other.
+/// it knows the client's. Two workers of an RPC group ask each other in the same way.
 pub const RDZV_UNAUTHENTICATED: rdzv_status = 49;
 /// The client's token does not allow the operation, or the lease belongs to another session; the message
 /// names what is missing.

@@ -172,7 +172,7 @@ typedef int32_t rdzv_status;
 #define RDZV_FREE_REFUSED 48
 
 // The server asks for a token, and the client has none or another one; or the server has not proven that
-// it knows the client's. Workers of an RPC group ask for one of each other.
+// it knows the client's. Two workers of an RPC group ask each other in the same way.
 #define RDZV_UNAUTHENTICATED 49
 
 // The client's token does not allow the operation, or the lease belongs to another session; the message

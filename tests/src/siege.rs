@@ -33,7 +33,7 @@ const USAGE: &str = "usage: siege --rdzv PATH [--seconds N]";
 const GOOD: usize = 64;
 const IDLE: usize = 5000;
 const SLOW: u32 = 100;
-const DEAF: usize = 50;
+const NEVER_READ: usize = 50;
 const COSTLY: u64 = 20;
 const SERVER_CORE: usize = 0;
 const CLIENT_CORE: usize = 1;
@@ -296,13 +296,13 @@ fn strangers(port: u16) -> Outcome<()> {
             let mut turn = number << 32;
             loop {
                 // The server may end the connection, as it does after some requests.
-                besiege(port, turn, &counts).ok();
+                send_costly_requests(port, turn, &counts).ok();
                 counts.closed.fetch_add(1, Ordering::Relaxed);
                 turn += 1;
             }
         });
     }
-    thread::spawn(move || slow_and_deaf(port));
+    thread::spawn(move || slow_and_never_read(port));
     println!("ready");
     io::stdin().read_to_end(&mut Vec::new())?;
     let gone = idle.iter().filter(|stream| is_closed(stream)).count();
@@ -327,7 +327,7 @@ fn is_closed(stream: &TcpStream) -> bool {
 }
 
 /// Sends requests that cost much on one connection, as fast as the server takes them. Every fourth client speaks c10d.
-fn besiege(port: u16, turn: u64, counts: &Counts) -> io::Result<()> {
+fn send_costly_requests(port: u16, turn: u64, counts: &Counts) -> io::Result<()> {
     let is_native = !(turn >> 32).is_multiple_of(4);
     let mut stream = connect(port)?;
     stream.write_all(&if is_native {
@@ -387,14 +387,14 @@ fn long_list(entropy: &mut Entropy<'_>, is_native: bool, label: Label) -> Vec<u8
 
 /// Senders of one byte now and then, and clients that ask for long values and read nothing. Those that the server closes
 /// come again.
-fn slow_and_deaf(port: u16) -> io::Result<()> {
+fn slow_and_never_read(port: u16) -> io::Result<()> {
     let mut writer = connect(port)?;
     writer.write_all(&frames::greeting())?;
     writer.write_all(&frames::set(LONG_KEY, &vec![b'x'; LONG_BYTES]))?;
     let slow_bytes = [frames::greeting(), frames::set(b"slow", &[b'x'; 4096])].concat();
-    let deaf_bytes = [frames::greeting(), frames::get(LONG_KEY).repeat(64)].concat();
+    let get_bytes = [frames::greeting(), frames::get(LONG_KEY).repeat(64)].concat();
     let mut slow: Vec<Option<(TcpStream, usize)>> = (0..SLOW).map(|_| None).collect();
-    let mut deaf: Vec<Option<TcpStream>> = (0..DEAF).map(|_| None).collect();
+    let mut never_read: Vec<Option<TcpStream>> = (0..NEVER_READ).map(|_| None).collect();
     let (_open, never) = mpsc::channel::<()>();
     loop {
         for sender in &mut slow {
@@ -408,10 +408,10 @@ fn slow_and_deaf(port: u16) -> io::Result<()> {
             }
             never.recv_timeout(SLOW_PAUSE / SLOW).ok();
         }
-        for client in &mut deaf {
+        for client in &mut never_read {
             if client.as_ref().is_none_or(is_over) {
                 let mut stream = connect(port)?;
-                if stream.write_all(&deaf_bytes).is_ok() {
+                if stream.write_all(&get_bytes).is_ok() {
                     *client = Some(stream);
                 }
             }

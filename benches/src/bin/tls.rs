@@ -1,8 +1,8 @@
 //! What tokens and TLS cost: `tls [CLIENTS [ROUNDS]]`. Run it on one core: `taskset -c 0 target/release/tls`.
 //!
-//! A server without either (twice), one with a token and one with TLS stand in this process, and sessions of one event loop meet at
-//! a barrier of each, in turns. Then one client after the other opens a session at each, which without TLS is a connection and a greeting;
-//! the difference is the handshake. The certificates are of ECDSA P-256.
+//! This process has two servers without either, one with a token and one with TLS. Sessions of one event loop meet at a
+//! barrier of each server in turn. Then one client after the other opens a session at each server. Without TLS that takes a
+//! connection and a greeting; the difference is the handshake. The certificates are of ECDSA P-256.
 
 #[path = "../../../core/src/tls/tests/certificates.rs"]
 mod certificates;

@@ -65,7 +65,7 @@ pub struct Server {
     conns: Conns,
     deadlines: Deadlines,
     closes: VecDeque<ConnId>,
-    /// When the work that waits for later turns goes on.
+    /// When parked connections are served.
     pacing: Pacing,
     /// Connections with frames for later turns.
     parked: VecDeque<ConnId>,
@@ -93,7 +93,7 @@ impl Server {
             conns: Conns::default(),
             deadlines: Deadlines::default(),
             closes: VecDeque::new(),
-            pacing: Pacing::new(),
+            pacing: Pacing::default(),
             parked: VecDeque::new(),
             readable: VecDeque::new(),
             budget: Budget::default(),
@@ -203,22 +203,8 @@ impl Server {
     /// Returns when [`Input::Tick`] is due at the latest.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let native = self.native.as_ref().and_then(|native| native.poll_timeout(self.now, &self.engine));
-        let left = (!self.parked.is_empty()).then(|| self.work_due());
+        let left = (!self.parked.is_empty()).then(|| self.pacing.due(self.now));
         [self.deadlines.next(), native, left].into_iter().flatten().min().map(|due| due + self.paused)
-    }
-
-    /// Returns when parked connections are served.
-    fn work_due(&self) -> Instant {
-        self.pacing.due(self.now, |id| self.is_light(id))
-    }
-
-    /// Returns whether no connection is active but costly ones.
-    fn is_alone(&self) -> bool {
-        self.pacing.is_alone(self.now, |id| self.is_light(id))
-    }
-
-    fn is_light(&self, id: ConnId) -> bool {
-        self.conns.get(id).is_some_and(|conn| !conn.usage.is_costly(self.now))
     }
 
     /// Moves the server's time on to the process's time, less the pauses.
@@ -275,13 +261,14 @@ impl Server {
         let now = self.now;
         let Some(conn) = self.conns.at(id) else { return };
         conn.usage.add_bytes(now, bytes.len());
-        let must_wait = conn.usage.is_costly(now) && !matches!(conn.life, Life::Closing(_));
-        if must_wait && !self.is_alone() {
-            let Some(conn) = self.conns.at(id) else { return };
-            conn.inbox.extend_from_slice(bytes);
-            self.park(id);
-            self.with_native(|native, context| native.note_alive(context, id));
-            return self.charge(id);
+        if conn.usage.is_costly(now) && !matches!(conn.life, Life::Closing(_)) {
+            self.pacing.forget_light(id);
+            if !self.pacing.is_alone(now) {
+                conn.inbox.extend_from_slice(bytes);
+                self.park(id);
+                self.with_native(|native, context| native.note_alive(context, id));
+                return self.charge(id);
+            }
         }
         self.receive_now(id, bytes);
     }
@@ -339,7 +326,9 @@ impl Server {
         let Some(conn) = self.conns.at(id) else { return };
         conn.inbox = kept;
         conn.usage.add(self.now, self.budget.own() - before);
-        if has_served && !conn.usage.is_costly(self.now) {
+        if conn.usage.is_costly(self.now) {
+            self.pacing.forget_light(id);
+        } else if has_served {
             self.pacing.note_light(self.now, id);
         }
         if is_parked {
@@ -665,6 +654,7 @@ impl Server {
 
     fn remove(&mut self, id: ConnId, reason: CloseReason) {
         let Some(conn) = self.conns.remove(id) else { return };
+        self.pacing.forget_light(id);
         self.engine.forget_waits(id);
         self.stats.connections -= 1;
         self.stats.buffered_bytes -= conn.charged;
@@ -720,7 +710,7 @@ impl Server {
             self.parked = parked;
         }
         self.with_native(Native::tick);
-        if !self.parked.is_empty() && self.work_due() <= now {
+        if !self.parked.is_empty() && self.pacing.due(now) <= now {
             self.serve_slice();
         }
     }
@@ -728,7 +718,7 @@ impl Server {
     /// Serves parked connections.
     fn serve_slice(&mut self) {
         let work_max = self.limits.work_per_input_max;
-        let slice = if self.is_alone() { work_max } else { work_max.min(pacing::SLICE) };
+        let slice = if self.pacing.is_alone(self.now) { work_max } else { work_max.min(pacing::SLICE) };
         let before = self.work();
         self.budget.renew(slice);
         self.resume_parked();

@@ -33,6 +33,13 @@ impl Rig {
     }
 }
 
+/// Returns a request that looks for `count` keys, `/k0` and so on.
+fn check(id: u64, count: usize) -> Vec<u8> {
+    let names: Vec<String> = (0..count).map(|number| format!("/k{number}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    encoded(id, 0, &ClientFrame::Check { keys: Keys::scoped(b"", &names) })
+}
+
 fn fill(rig: &mut Rig, prefix: &str, count: usize) {
     for number in 0..count {
         let name = format!("{prefix}{number}");
@@ -77,17 +84,13 @@ fn a_client_that_asks_for_much_does_not_delay_the_others() {
     let mut rig = rig();
     fill(&mut rig, "/k", 100);
     let (greedy, other) = (rig.open(0, "greedy"), rig.open(1, "other"));
-    let names: Vec<String> = (0..100).map(|number| format!("/k{number}")).collect();
-    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-    let check = |id| encoded(id, 0, &ClientFrame::Check { keys: Keys::scoped(b"", &names) });
-    rig.send(greedy, &(1..=100).flat_map(check).collect::<Vec<u8>>());
-    let served = rig.lines(greedy).len();
-    assert!(served < 10, "{served} in one turn");
+    rig.send(greedy, &(1..=100).flat_map(|id| check(id, 100)).collect::<Vec<u8>>());
+    assert!(rig.lines(greedy).is_empty(), "they wait for a turn of their own");
     assert!(!rig.server.wants_read(greedy) && rig.server.wants_read(other));
     assert_eq!(rig.wanted(other, 1, &ClientFrame::Add { key: key("/n"), delta: 1 }), ["1 Number 1"]);
     let turns = rig.finish();
     assert!(turns > 20, "{turns} turns");
-    assert_eq!(rig.lines(greedy).len(), 100 - served);
+    assert_eq!(rig.lines(greedy).len(), 100);
     assert!(rig.server.wants_read(greedy) && rig.readable.contains(&greedy));
 }
 
@@ -95,14 +98,12 @@ fn a_client_that_asks_for_much_does_not_delay_the_others() {
 fn costly_work_is_done_in_slices_whose_pauses_grow_while_others_are_active() {
     let mut rig = Rig::new(ServerLimits::default());
     let (costly, light) = (rig.open(0, "costly"), rig.open(1, "light"));
-    let names: Vec<String> = (0..5000).map(|number| format!("/k{number}")).collect();
-    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-    let check = |count: usize| ClientFrame::Check { keys: Keys::scoped(b"", &names[..count]) };
-    assert_eq!(rig.wanted(costly, 1, &check(2000)).len(), 1, "nothing was costly before");
+    rig.send(costly, &check(1, 2000));
+    assert_eq!(rig.lines(costly).len(), 1, "nothing was costly before");
     let mut waits_us = Vec::new();
     let mut id = 1;
     for count in [1000, 2000, 5000, 1000] {
-        rig.ask(costly, 2 + waits_us.len() as u64, &check(count));
+        rig.send(costly, &check(2 + waits_us.len() as u64, count));
         let began = rig.now;
         while rig.lines(costly).is_empty() {
             // Another client goes on all the time, and is served at once.
@@ -130,14 +131,11 @@ fn costly_requests_delay_neither_pushes_nor_the_jobs_of_others() {
         assert_eq!(rig.wanted(conn, 1, &watch), ["1 Done"]);
     }
     fill(&mut rig, "/old/", 20_000);
-    let names: Vec<String> = (0..20_000).map(|number| format!("/k{number}")).collect();
-    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-    let check = ClientFrame::Check { keys: Keys::scoped(b"", &names) };
     let mut costly_id = 0;
     for step in 1..=50 {
         if rig.server.wants_read(costly) {
             costly_id += 1;
-            rig.ask(costly, costly_id, &check);
+            rig.send(costly, &check(costly_id, 20_000));
         }
         assert_eq!(rig.wanted(light, 10 * step, &ClientFrame::Add { key: key("/n"), delta: 1 }).len(), 1);
         if step == 10 {
@@ -163,13 +161,10 @@ fn a_session_whose_frames_wait_is_alive() {
     }
     rig.send(costly, &opening(0, &hello));
     assert_eq!(rig.lines(costly), ["0 Welcome resumed=false"]);
-    let names: Vec<String> = (0..20_000).map(|number| format!("/k{number}")).collect();
-    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-    let check = ClientFrame::Check { keys: Keys::scoped(b"", &names) };
     let mut waits_ms = Vec::new();
     for (id, steps) in [(1, 2), (2, 200)] {
         let began = rig.now;
-        rig.ask(costly, id, &check);
+        rig.send(costly, &check(id, 20_000));
         for step in 0..steps {
             let add = ClientFrame::Add { key: key("/n"), delta: 1 };
             assert_eq!(rig.wanted(light, 1000 * id + step, &add).len(), 1);
@@ -191,14 +186,38 @@ fn a_session_whose_frames_wait_is_alive() {
 fn a_client_alone_does_not_wait_for_others() {
     let mut rig = Rig::new(ServerLimits::default());
     let (conn, other) = (rig.open(0, "alone"), rig.open(1, "silent"));
-    let names: Vec<String> = (0..5000).map(|number| format!("/k{number}")).collect();
-    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
     assert_eq!(rig.wanted(other, 1, &ClientFrame::NumKeys {}).len(), 1);
     rig.after(Duration::from_millis(300));
     for id in 1..20 {
-        let check = ClientFrame::Check { keys: Keys::scoped(b"", &names) };
-        assert_eq!(rig.wanted(conn, id, &check).len(), 1, "request {id} is answered at once");
+        rig.send(conn, &check(id, 5000));
+        assert_eq!(rig.lines(conn).len(), 1, "request {id} is answered at once");
     }
+}
+
+#[test]
+fn a_costly_client_beside_one_that_is_seldom_active_is_hardly_slowed() {
+    let mut rig = Rig::new(ServerLimits::default());
+    let (costly, seldom) = (rig.open(0, "costly"), rig.open(1, "seldom"));
+    let (mut answered, mut waited) = (0, Duration::ZERO);
+    for step in 0..1000 {
+        if step % 100 == 0 {
+            let add = ClientFrame::Add { key: key("/n"), delta: 1 };
+            assert_eq!(rig.wanted(seldom, 1 + step, &add).len(), 1);
+        }
+        rig.send(costly, &check(1 + step, 5000));
+        let began = rig.now;
+        while rig.lines(costly).is_empty() {
+            assert!(rig.now.since(began) < Duration::from_secs(1), "no answer");
+            rig.now = rig.server.poll_timeout().expect("when it is answered").max(rig.now);
+            rig.feed(Input::Tick);
+        }
+        answered += 1;
+        waited += rig.now.since(began);
+        rig.after(Duration::from_millis(1));
+    }
+    assert_eq!(answered, 1000);
+    // 2 ms for each of the other's ten requests.
+    assert!(waited <= Duration::from_millis(20), "{waited:?}");
 }
 
 #[test]
