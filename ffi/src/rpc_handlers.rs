@@ -331,7 +331,8 @@ impl rdzv_rpc_handlers {
 /// Parses a list of callers; NULL: every member of the group.
 pub(crate) unsafe fn callers_of(list: *const c_char) -> Result<Callers, Fault> {
     // SAFETY: NULL or NUL-terminated, as the header requires.
-    Ok(Callers::parse(unsafe { c_text(list, "callers") }?.unwrap_or_default())?)
+    let list = unsafe { c_text(list, "callers") }?;
+    Ok(list.map(Callers::parse).transpose()?.unwrap_or_default())
 }
 
 /// Converts a handler from C. On failure `destroy` is not called: the caller keeps `user_data`.
@@ -399,7 +400,7 @@ pub unsafe extern "C" fn rdzv_rpc_handlers_free(handlers: *mut rdzv_rpc_handlers
 /// failure the caller keeps `user_data`.
 ///
 /// Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins
-/// with `rdzv/`; `callers` is not a list of names).
+/// with `rdzv/`; `callers` is empty or not a list of names).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_rpc_handlers_add(
     handlers: *mut rdzv_rpc_handlers,

@@ -241,7 +241,7 @@ void rdzv_rpc_handlers_free(rdzv_rpc_handlers *handlers);
 // failure the caller keeps `user_data`.
 //
 // Errors: `RDZV_ALREADY_REGISTERED`, `RDZV_INVALID_ARGUMENT` (the name is empty, too long, or begins
-// with `rdzv/`; `callers` is not a list of names).
+// with `rdzv/`; `callers` is empty or not a list of names).
 rdzv_status rdzv_rpc_handlers_add(rdzv_rpc_handlers *handlers, const uint8_t *name, size_t name_len,
                                   int32_t run, const char *callers, rdzv_rpc_handler_fn handle,
                                   void *user_data, void (*destroy)(void *user_data), rdzv_error **error);

@@ -448,7 +448,7 @@ class rpc : public detail::owner<rpc, rdzv_rpc, rdzv_rpc_free> {
   /// Adds a handler while others may call already.
   template <class Function>
   result<void> on(std::string_view name, Function function, rpc_run run = rpc_run::pooled,
-                  const std::string& callers = {}) {
+                  const char* callers = nullptr) {
     return detail::add_handler(rdzv_rpc_add_handler, c_handle(), name, std::move(function), run, callers);
   }
   /// Takes a handler out; whether there was one.
@@ -548,8 +548,8 @@ class loop_rpc : public detail::owner<loop_rpc, rdzv_loop_member, detail::remove
   }
 
   /// Adds a name whose requests are events, while others may call already.
-  result<void> on_loop(std::string_view name, const std::string& callers = {}) {
-    return detail::call(rdzv_loop_rpc_add_handler, c_handle(), name, callers.c_str());
+  result<void> on_loop(std::string_view name, const char* callers = nullptr) {
+    return detail::call(rdzv_loop_rpc_add_handler, c_handle(), name, callers);
   }
   /// Begins to end it.
   result<void> shutdown(rpc_shutdown how = rpc_shutdown::graceful) {

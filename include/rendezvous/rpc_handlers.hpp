@@ -245,13 +245,12 @@ rpc_function handler_of(Function function) {
 
 /// Adds a handler to what `to` stands for.
 template <class Add, class To, class Function>
-result<void> add_handler(Add add, To* to, std::string_view name, Function function, rpc_run run,
-                         const std::string& callers) {
+result<void> add_handler(Add add, To* to, std::string_view name, Function function, rpc_run run, const char* callers) {
   auto owned = std::make_unique<rpc_function>(handler_of(std::move(function)));
   if (!*owned)
     return make_error(status::invalid_argument, "handler " + std::string(name) + ": its function is empty");
   void* const user_data = owned.get();
-  return give(std::move(owned), add, to, name, run, callers.c_str(), &call_handler, user_data, &destroy<rpc_function>);
+  return give(std::move(owned), add, to, name, run, callers, &call_handler, user_data, &destroy<rpc_function>);
 }
 
 }  // namespace detail
@@ -265,16 +264,15 @@ class rpc_handlers : public detail::owner<rpc_handlers, rdzv_rpc_handlers, rdzv_
   /// A function of typed arguments, the first of which may be a `const rpc_request&`, or one of bytes: it is called
   /// with `(const rpc_request&, rpc_responder&)` and may respond later. It may own what can only be moved, and be
   /// `mutable`; but several threads may call it at a time. `callers` may call it: names, separated by commas, of
-  /// which one that ends with `*` stands for all that begin so; empty: every member of the group.
+  /// which one that ends with `*` stands for all that begin so; nullptr: every member of the group.
   template <class Function>
   result<void> on(std::string_view name, Function function, rpc_run run = rpc_run::pooled,
-                  const std::string& callers = {}) {
+                  const char* callers = nullptr) {
     return detail::add_handler(rdzv_rpc_handlers_add, c_handle(), name, std::move(function), run, callers);
   }
   /// A name whose requests are events of the loop that the worker is made for (`loop_rpc`).
-  result<void> on_loop(std::string_view name, const std::string& callers = {}) {
-    return detail::call(rdzv_rpc_handlers_add, c_handle(), name, RDZV_RPC_LOOP, callers.c_str(), nullptr, nullptr,
-                        nullptr);
+  result<void> on_loop(std::string_view name, const char* callers = nullptr) {
+    return detail::call(rdzv_rpc_handlers_add, c_handle(), name, RDZV_RPC_LOOP, callers, nullptr, nullptr, nullptr);
   }
 };
 

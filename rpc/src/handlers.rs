@@ -30,7 +30,7 @@ pub enum HandlerError {
     /// A list of callers is invalid.
     #[error(
         "{got:?} is not a list of callers: names of workers, separated by commas, of which each may end with `*` for \
-         any rest"
+         any rest; without a list, every member may call"
     )]
     Callers {
         /// The invalid item.
@@ -60,23 +60,23 @@ pub enum NoCall {
 }
 
 /// Callers that may call a handler: names of workers, separated by commas. A name that ends with `*` stands for all that
-/// begin so. An empty list stands for every member of the group.
+/// begin so. The default is every member of the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Callers(Box<str>);
+pub struct Callers(Option<Box<str>>);
 
 impl Callers {
-    /// Parses a list.
+    /// Parses a list. An empty text is no list: it may come from a setting that is missing, and would open the handler.
     ///
     /// # Errors
-    /// An item is not the name of a worker.
+    /// The list is empty, or an item is not the name of a worker.
     pub fn parse(list: &str) -> Result<Self, HandlerError> {
         let is_legal = |item: &&str| {
             let name = item.strip_suffix('*').unwrap_or(item);
             (name.is_empty() && *item == "*") || WorkerName::new(name).is_ok()
         };
         match items(list).find(|item| !is_legal(item)) {
-            Some(got) if !list.is_empty() => Err(HandlerError::Callers { got: got.into() }),
-            _ => Ok(Self(list.into())),
+            Some(got) => Err(HandlerError::Callers { got: got.into() }),
+            None => Ok(Self(Some(list.into()))),
         }
     }
 
@@ -86,7 +86,7 @@ impl Callers {
             Some(beginning) => name.starts_with(beginning),
             None => name == item,
         };
-        self.0.is_empty() || items(&self.0).any(is_it)
+        self.0.as_deref().is_none_or(|list| items(list).any(is_it))
     }
 }
 
@@ -183,7 +183,6 @@ mod tests {
     #[test]
     fn callers_are_names_and_beginnings_of_names() {
         for (list, name, is_allowed) in [
-            ("", "anyone", true),
             ("ps", "ps", true),
             ("ps", "ps1", false),
             ("ps, trainer*", "trainer7", true),
@@ -194,7 +193,10 @@ mod tests {
             let callers = Callers::parse(list).expect("a list");
             assert_eq!(callers.allows(name), is_allowed, "{list} {name}");
         }
-        for (list, got) in [("ps,", ""), (",", ""), ("a b", "a b"), ("a*b", "a*b"), ("**", "**"), (" ", "")] {
+        assert!(Callers::default().allows("anyone"));
+        for (list, got) in
+            [("", ""), ("ps,", ""), (",", ""), ("a b", "a b"), ("a*b", "a*b"), ("**", "**"), (" ", "")]
+        {
             assert_eq!(Callers::parse(list), Err(HandlerError::Callers { got: got.into() }), "{list}");
         }
     }

@@ -72,6 +72,8 @@ rdzv::rpc_handlers handlers() {
 #endif
   CHECK(made.on("for two", [] { return 2; }, rdzv::rpc_run::pooled, "ps,tw*"));
   CHECK(made.on("x", [] {}, rdzv::rpc_run::pooled, "a b").error().code() == rdzv::status::invalid_argument);
+  CHECK(made.on("x", [] {}, rdzv::rpc_run::pooled, "").error().code() == rdzv::status::invalid_argument);
+  CHECK(made.on_loop("x", "").error().code() == rdzv::status::invalid_argument);
   CHECK(made.on("add", [] { return 0; }).error().code() == rdzv::status::already_registered);
   const auto empty = made.on("x", static_cast<int (*)(int)>(nullptr));
   CHECK(empty.error().code() == rdzv::status::invalid_argument);

@@ -54,6 +54,8 @@ void workers_call_each_other(void) {
 
   // Some have a list of callers.
   FAILS(INVALID, rdzv_rpc_add_handler(pair.two, TEXT("some"), RDZV_RPC_INLINE, "a b", echo, &kept, NULL, &error));
+  // An empty list is not a missing one.
+  FAILS(INVALID, rdzv_rpc_add_handler(pair.two, TEXT("some"), RDZV_RPC_INLINE, "", echo, &kept, NULL, &error));
   OK(rdzv_rpc_add_handler(pair.two, TEXT("some"), RDZV_RPC_INLINE, "ps, tw*", echo, &kept, NULL, &error));
   call = call_of("two", "some", "bytes");
   call_fails(pair.one, call, RDZV_PERMISSION_DENIED, "one (id 1) is not in its list of callers");

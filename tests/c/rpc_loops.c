@@ -204,6 +204,7 @@ void workers_of_a_loop_call_each_other(void) {
   rdzv_rpc_free(handle);
   // A handler that is added later.
   call = call_of("one", "more", "");
+  FAILS(INVALID, rdzv_loop_rpc_add_handler(at.one, TEXT("more"), "", &error));
   OK(rdzv_loop_rpc_add_handler(at.one, TEXT("more"), NULL, &error));
   FAILS(RDZV_ALREADY_REGISTERED, rdzv_loop_rpc_add_handler(at.one, TEXT("more"), NULL, &error));
   OK(rdzv_loop_rpc_call(at.two, first, &call, &error));
