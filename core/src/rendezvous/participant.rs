@@ -322,8 +322,8 @@ impl Participant {
         }))
     }
 
-    /// Handles a push of the request `id`. `None`: the push is unknown, or out of date. While a node asks to rejoin,
-    /// it still receives the pushes of the round that it is in.
+    /// Handles a push of the request `id`. `None`: the push is unknown, or out of date. A node that asks to rejoin or to
+    /// leave still gets the events of its round: its request may fail, and then the server does not repeat them.
     pub fn push<'b>(&mut self, id: u64, frame: &ServerFrame<'b>) -> Option<Event<'b>> {
         let is_rejoin = self.rejoin.is_some_and(|rejoin| rejoin.join == id);
         if id != self.join && !is_rejoin {
@@ -350,14 +350,15 @@ impl Participant {
             }
             _ => return None,
         };
-        let is_leaving = self.part == Leaving;
         if let Some(rejoin) = self.rejoin.as_mut().filter(|_| is_rejoin) {
             // Until the request to rejoin is granted the node may have to stay in this round, so its events still
             // matter.
             rejoin.part = rejoin.part.on_event(event)?;
-            return (!is_leaving).then_some(node_event);
+            return Some(node_event);
         }
-        self.step(event).map(|()| node_event)
+        let matters = self.part_unless_leaving().on_event(event).is_some();
+        self.step(event);
+        matters.then_some(node_event)
     }
 
     /// Handles that the request `id` was withdrawn before the server received it.
@@ -382,10 +383,14 @@ impl Participant {
 
     fn in_round<'b>(&self, id: u64, node_event: Event<'b>) -> Option<Event<'b>> {
         let part = match self.rejoin {
-            Some(rejoin) if rejoin.join == id && self.part != Leaving => rejoin.part,
-            _ => self.part,
+            Some(rejoin) if rejoin.join == id => rejoin.part,
+            _ => self.part_unless_leaving(),
         };
         matches!(part, InRound | InLastRound).then_some(node_event)
+    }
+
+    const fn part_unless_leaving(&self) -> Part {
+        if matches!(self.part, Leaving) { self.part_unless_leaving } else { self.part }
     }
 
     /// Restores the request id of the state from which the node asked to rejoin, since the server keeps it there;
@@ -411,8 +416,7 @@ impl Participant {
                 self.part_unless_leaving.on_event(event).unwrap_or(self.part_unless_leaving);
         }
         self.part = after.unwrap_or(self.part);
-        let intent = if self.part == Leaving { self.part_unless_leaving } else { self.part };
-        if intent != Joining {
+        if self.part_unless_leaving() != Joining {
             // The server has accepted or refused the request to rejoin.
             self.rejoin = None;
         }

@@ -149,19 +149,19 @@ fn a_closed_run_ends_with_its_round() {
 }
 
 #[test]
-fn a_leaving_node_gets_no_more_events_of_the_run() {
+fn a_leaving_node_gets_the_events_of_its_round_until_it_has_left() {
     let mut node = joined();
     node.leave(2).expect("in a round");
-    assert_eq!(node.push(1, &WAITING), None);
-    assert_eq!(node.push(1, &over(0)), None);
+    assert!(node.push(1, &WAITING).is_some() && node.push(1, &over(0)).is_some());
+    assert_eq!(node.push(1, &WAITING), None, "the round is over");
     assert_eq!(node.answer(2, &DONE), Ok(Some(Event::Left)));
-    assert_eq!(node.part(), Outside);
+    assert_eq!((node.part(), node.push(1, &over(0))), (Outside, None));
 
-    // Not even if it asked to rejoin before it left.
+    // Also if it asked to rejoin before it left.
     let mut node = joined();
     node.join(2).expect("it rejoins");
     node.leave(3).expect("joining");
-    assert_eq!((node.push(1, &WAITING), node.push(1, &over(0))), (None, None));
+    assert!(node.push(1, &WAITING).is_some() && node.push(1, &over(0)).is_some());
 
     // Its join is still pending when it leaves, and may even succeed at the last moment.
     for last in [error(FaultCode::Cancelled), round(0)] {
@@ -190,8 +190,10 @@ fn a_replaced_node_stays_away_and_a_lost_one_may_rejoin() {
 
 #[test]
 fn a_withdrawn_leave_keeps_the_state_of_the_node() {
+    // It knows that other nodes wait for it.
     let mut node = joined();
     node.leave(2).expect("in a round");
+    assert_eq!(node.push(1, &WAITING), Some(Event::NodesWaiting { nodes: 1 }));
     node.withdraw(2);
     assert_eq!((node.part(), node.join(3)), (InRound, Ok(())));
 
@@ -200,7 +202,7 @@ fn a_withdrawn_leave_keeps_the_state_of_the_node() {
     node.join(1).expect("outside");
     node.leave(2).expect("joining");
     let seated = ServerFrame::Placed { run_id: RUN, is_participant: true, ahead: 0 };
-    assert_eq!(node.push(1, &seated), None, "it is leaving");
+    assert_eq!(node.push(1, &seated), Some(Event::Seated));
     node.withdraw(2);
     assert_eq!((node.part(), node.join(3)), (Seated, Err(InvalidState(Seated))));
 }
