@@ -13,6 +13,7 @@ mod io_thread;
 mod line;
 mod link;
 mod locked;
+mod pool;
 mod received;
 pub mod reentrancy;
 pub mod serving;

@@ -1,16 +1,16 @@
 //! Handlers of a worker, the thread pool that runs some of them, and their responses.
 
+use super::pool::{Pool, PoolJob};
 use super::reentrancy::{CallSite, Home};
 use super::{Payload, Received};
 use crate::connection::{CallFailure, CallKind, PoolLoad, Status};
-use crate::fair_queue::FairQueue;
 use crate::handlers::{Callers, HandlerError, Handlers, NoCall, Owner, is_of_the_program};
 use crate::intake::QuotaId;
 use crate::name::WorkerInfo;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use rendezvous_core::driver::prelude::*;
-use rendezvous_core::driver::threads::{self, panic_text};
+use rendezvous_core::driver::threads::panic_text;
 use rendezvous_core::opaque::opaque_debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::RwLock;
@@ -55,7 +55,7 @@ opaque_debug!(Handler);
 #[derive(Debug)]
 pub struct Handling {
     handlers: RwLock<Handlers<Arc<Handler>>>,
-    pool: Pool,
+    pool: Pool<Job>,
     home: Home,
 }
 
@@ -140,25 +140,21 @@ impl Handling {
 
     /// Returns the number of requests that wait for a thread, if all threads are busy.
     pub(super) fn exhaustion(&self) -> Option<PoolLoad> {
-        let waiting = self.pool.queue.state.locked();
-        let is_exhausted =
-            waiting.idle == 0 && waiting.threads >= self.pool.threads_max && !waiting.jobs.is_empty();
+        let (threads, waiting) = self.pool.exhaustion()?;
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        is_exhausted.then(|| PoolLoad { threads: count(waiting.threads), waiting: count(waiting.jobs.len()) })
+        Some(PoolLoad { threads: count(threads), waiting: count(waiting) })
     }
 
     /// For a worker that ends: lets the pool execute the queued requests within `grace`, then rejects those that have
     /// not begun, and waits up to `final_timeout` for the others. Returns true if no pooled handler is running any
     /// more; a handler that calls this does not wait for itself.
     pub(in crate::driver) fn finish(&self, grace: Duration, final_timeout: Duration) -> bool {
-        let queue = &self.pool.queue;
         let is_around = self.is_around();
-        if !is_around && queue.rest(grace) {
+        if !is_around && self.pool.rest(grace) {
             return true;
         }
-        let left = core::mem::take(&mut queue.state.locked().jobs);
-        refuse(left, Status::Leaving, "");
-        !is_around && queue.rest(final_timeout)
+        self.pool.refuse_queued();
+        !is_around && self.pool.rest(final_timeout)
     }
 }
 
@@ -172,6 +168,23 @@ pub(super) struct Job {
     pub(super) time_left: Option<Duration>,
     pub(super) to: AnswerTo,
     pub(super) held: Option<Held>,
+}
+
+impl PoolJob for Job {
+    fn source(&self) -> usize {
+        self.to.source.number()
+    }
+
+    fn run(self) {
+        Self::run(self);
+    }
+
+    fn refuse(self, no_thread: Option<&io::Error>) {
+        match no_thread {
+            None => self.to.fail(Status::Leaving, ""),
+            Some(error) => self.to.fail(Status::Exhausted, &format!("no thread could be started: {error}")),
+        };
+    }
 }
 
 impl Job {
@@ -414,128 +427,5 @@ impl Drop for Responder {
             let message = format!("{} gave no answer", self.handler);
             self.finish(|to| to.fail(Status::Failed, &message));
         }
-    }
-}
-
-/// Threads for handlers that may block. A thread is started whenever there are more jobs than idle threads, up to the
-/// limit.
-///
-/// Jobs are passed on by a mutex and a condition variable. An idle thread must sleep at once, and not spin as the
-/// receiver of a channel does, since the thread that it waits for may be on the same core.
-#[derive(Debug)]
-struct Pool {
-    queue: Arc<Queue>,
-    threads_max: usize,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<Waiting>,
-    changed: Condvar,
-    rested: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    /// Queue that alternates between callers.
-    jobs: FairQueue<Job>,
-    /// Number of threads that wait for a job.
-    idle: usize,
-    /// Number of threads that execute a job.
-    busy: usize,
-    threads: usize,
-    /// Number of threads that wait until the pool is idle.
-    awaits_rest: usize,
-    is_closed: bool,
-}
-
-impl Queue {
-    fn work(&self) {
-        let mut waiting = self.state.locked();
-        loop {
-            if let Some(job) = waiting.jobs.pop() {
-                waiting.busy += 1;
-                drop(waiting);
-                job.run();
-                waiting = self.state.locked();
-                waiting.busy -= 1;
-                if waiting.awaits_rest > 0 && waiting.busy == 0 && waiting.jobs.is_empty() {
-                    self.rested.notify_all();
-                }
-            } else if waiting.is_closed {
-                return;
-            } else {
-                waiting.idle += 1;
-                waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
-                waiting.idle -= 1;
-            }
-        }
-    }
-}
-
-impl Pool {
-    fn new(threads_max: usize) -> Self {
-        Self { queue: Arc::default(), threads_max: threads_max.max(1) }
-    }
-
-    fn submit(&self, job: Job) {
-        let source = job.to.source.number();
-        let mut waiting = self.queue.state.locked();
-        waiting.jobs.push(source, job);
-        let is_awaited = waiting.idle > 0;
-        let grows = waiting.jobs.len() > waiting.idle && waiting.threads < self.threads_max;
-        waiting.threads += usize::from(grows);
-        drop(waiting);
-        if is_awaited {
-            self.queue.changed.notify_one();
-        }
-        if grows {
-            self.grow();
-        }
-    }
-
-    fn grow(&self) {
-        let queue = Arc::clone(&self.queue);
-        if let Err(error) = threads::spawn("rdzv-rpc-work", move || queue.work()) {
-            let mut waiting = self.queue.state.locked();
-            waiting.threads -= 1;
-            // If there are other threads, they will execute the jobs.
-            let left =
-                if waiting.threads == 0 { core::mem::take(&mut waiting.jobs) } else { FairQueue::default() };
-            drop(waiting);
-            refuse(left, Status::Exhausted, &format!("no thread could be started: {error}"));
-        }
-    }
-}
-
-impl Queue {
-    /// Waits until the pool is idle; returns whether it was within `grace`.
-    fn rest(&self, grace: Duration) -> bool {
-        let mut waiting = self.state.locked();
-        waiting.awaits_rest += 1;
-        let is_at_work = |waiting: &mut Waiting| waiting.busy > 0 || !waiting.jobs.is_empty();
-        let waited = self.rested.wait_timeout_while(waiting, grace, is_at_work);
-        let (mut waiting, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        waiting.awaits_rest -= 1;
-        !timeout.timed_out()
-    }
-}
-
-/// Rejects jobs that will never be executed.
-fn refuse(mut jobs: FairQueue<Job>, why: Status, message: &str) {
-    while let Some(job) = jobs.pop() {
-        job.to.fail(why, message);
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        // The threads end when their jobs are done; the pool does not wait for handlers of the program.
-        let mut waiting = self.queue.state.locked();
-        waiting.is_closed = true;
-        let left = core::mem::take(&mut waiting.jobs);
-        drop(waiting);
-        self.queue.changed.notify_all();
-        refuse(left, Status::Leaving, "");
     }
 }
