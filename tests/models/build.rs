@@ -1,18 +1,35 @@
-//! Copies modules of the core's driver, with the primitives of shuttle in place of those of std. What is modelled is the text
+//! Copies modules of the drivers, with the primitives of shuttle in place of those of std. What is modelled is the text
 //! that ships: a substitution that no longer fits stops the build.
 
 use std::path::Path;
 
-const DRIVER: &str = "../../core/src/driver";
-/// Modules of that folder.
-const MODULES: [&str; 2] = ["cancel", "lock"];
+/// The copies, and the modules that they are made of.
+const MODULES: [(&str, &str); 6] = [
+    ("cancel", "core/src/driver/cancel.rs"),
+    ("lock", "core/src/driver/lock.rs"),
+    ("connection_pool", "core/src/driver/store_client/pool.rs"),
+    ("inbox", "core/src/driver/native_client/inbox.rs"),
+    ("plugin_threads", "core/src/driver/plugin_threads.rs"),
+    ("rpc_pool", "rpc/src/driver/calls/pool.rs"),
+];
 
-/// What is replaced, wherever it occurs.
-const REPLACED: [(&str, &str); 6] = [
+/// What is replaced, wherever it occurs. `src/stand_ins.rs` has what is neither shuttle's nor pure.
+const REPLACED: [(&str, &str); 17] = [
     ("use crate::driver::lock::Lock;", "use crate::lock::Lock;"),
     ("use crate::opaque::", "use rendezvous_core::opaque::"),
     ("use crate::prelude::", "use rendezvous_core::prelude::"),
+    ("use crate::error::", "use rendezvous_core::error::"),
+    ("use crate::limits::", "use rendezvous_core::limits::"),
+    ("use crate::node::", "use rendezvous_core::node::"),
+    ("use crate::store::", "use rendezvous_core::store::"),
+    ("use crate::time::", "use rendezvous_core::time::"),
+    ("use crate::fair_queue::", "use rendezvous_rpc::fair_queue::"),
+    ("use crate::driver::", "use crate::stand_ins::"),
+    ("use rendezvous_core::driver::", "use crate::stand_ins::"),
+    ("use super::wire::", "use crate::stand_ins::"),
     ("use core::sync::atomic::", "use shuttle::sync::atomic::"),
+    ("use std::thread::ThreadId;", "use shuttle::thread::ThreadId;"),
+    ("std::thread::current()", "shuttle::thread::current()"),
     (
         "use std::sync::{Condvar, Mutex, OnceLock};",
         "use shuttle::sync::{Condvar, Mutex};\nuse std::sync::OnceLock;",
@@ -23,12 +40,22 @@ const REPLACED: [(&str, &str); 6] = [
     ),
 ];
 
+/// What must not be left.
+const NOT_MODELLED: [&str; 6] = [
+    "std::sync::{",
+    "std::sync::Mutex",
+    "std::sync::Condvar",
+    "core::sync::atomic",
+    "std::thread",
+    "crossbeam",
+];
+
 fn main() {
-    let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join(DRIVER);
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let out = std::env::var("OUT_DIR").expect("cargo sets it");
     let mut used = [false; REPLACED.len()];
-    for module in MODULES {
-        let path = driver.join(format!("{module}.rs"));
+    for (module, path) in MODULES {
+        let path = repository.join(path);
         println!("cargo::rerun-if-changed={}", path.display());
         let text =
             std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -38,8 +65,8 @@ fn main() {
             text = text.replace(from, to);
         }
         // The documentation of a module cannot stand in the middle of a file.
-        text = text.replace("//! ", "// ");
-        for left in ["std::sync::{", "std::sync::Mutex", "std::sync::Condvar", "core::sync::atomic"] {
+        text = text.replace("//! ", "// ").replace("//!", "//");
+        for left in NOT_MODELLED {
             let left = text.lines().find(|line| line.contains(left) && !line.contains("shuttle::"));
             assert!(
                 left.is_none(),

@@ -1,4 +1,4 @@
-//! What the tokens and cancellers of the driver promise, in every order of their threads.
+//! What the drivers promise, in every order of their threads. This file has cancel tokens; each other module has its own.
 
 use crate::cancel::{CancelToken, Canceller};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,12 +7,29 @@ use shuttle::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+mod connection_pool;
+mod inbox;
+mod plugin_threads;
+mod rpc_pool;
+
+/// Timeout of a wait that ends otherwise. In a model none passes, so a wake-up that is lost is a deadlock.
+const FOREVER: Duration = Duration::from_secs(100_000);
+
 /// Orders of the threads that each model runs: random ones, and those that preempt threads at few points.
 const ORDERS: usize = 500;
 
 fn check(model: impl Fn() + Send + Sync + Clone + 'static) {
     shuttle::check_random(model.clone(), ORDERS);
     shuttle::check_pct(model, ORDERS, 3);
+}
+
+/// Starts a thread of a model.
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    thread::spawn(body)
+}
+
+fn join<T>(threads: impl IntoIterator<Item = thread::JoinHandle<T>>) -> Vec<T> {
+    threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
 }
 
 #[test]
@@ -61,7 +78,6 @@ fn a_hook_that_stays_runs_exactly_once() {
     });
 }
 
-/// In a model no timeout passes, so a wake-up that is lost is a deadlock.
 #[test]
 fn no_wait_misses_a_cancellation() {
     check(|| {
@@ -69,7 +85,7 @@ fn no_wait_misses_a_cancellation() {
         let waiting: Vec<_> = (0..2)
             .map(|_| {
                 let token = token.clone();
-                thread::spawn(move || assert!(token.wait(Duration::from_secs(1000))))
+                thread::spawn(move || assert!(token.wait(FOREVER)))
             })
             .collect();
         token.cancel();
@@ -85,7 +101,7 @@ fn a_child_that_is_dropped_while_its_parent_is_cancelled_blocks_nothing() {
         let (cancelled, waits) = (parent.clone(), child.clone());
         let threads = [
             thread::spawn(move || cancelled.cancel()),
-            thread::spawn(move || assert!(waits.wait(Duration::from_secs(1000)))),
+            thread::spawn(move || assert!(waits.wait(FOREVER))),
             thread::spawn(move || drop(child)),
             thread::spawn(move || other.cancel()),
         ];

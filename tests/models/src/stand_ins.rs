@@ -1,0 +1,147 @@
+//! What the modelled modules use of the rest of the drivers: channels and threads of shuttle in place of those of the
+//! system, and connections without sockets.
+
+use shuttle::sync::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Deadlines. In a model no timeout passes, so a wake-up that is lost is a deadlock.
+pub mod clock {
+    pub fn from_now(timeout: std::time::Duration) -> std::time::Instant {
+        std::time::Instant::now() + timeout
+    }
+}
+
+pub mod prelude {
+    pub use crate::cancel::CancelToken;
+    pub use crate::lock::Lock;
+    pub use rendezvous_core::prelude::*;
+    pub use shuttle::sync::{Condvar, Mutex, MutexGuard};
+    pub use std::io;
+    pub use std::os::fd::RawFd;
+    pub use std::sync::{OnceLock, PoisonError};
+}
+
+pub mod backend {
+    use rendezvous_core::error::{Cause, ErrorKind, Failure, Phase};
+
+    pub const CANCELLED: Failure = Failure::new(ErrorKind::Cancelled, Phase::Waiting, Cause::Unknown);
+}
+
+pub mod resolve {
+    pub type Found = Result<Vec<std::net::SocketAddr>, ()>;
+}
+
+pub mod socket {
+    use super::SOCKETS;
+    use std::os::fd::RawFd;
+
+    pub fn shut_down(socket: RawFd) {
+        let mut sockets = SOCKETS.0.lock().expect("no panic");
+        let is_shut_down = sockets.get_mut(&socket).expect("a closed socket is shut down");
+        *is_shut_down = true;
+        SOCKETS.1.notify_all();
+    }
+}
+
+shuttle::lazy_static! {
+    /// The open sockets, and whether they were shut down.
+    static ref SOCKETS: (Mutex<HashMap<RawFd, bool>>, Condvar) = Default::default();
+}
+
+/// Connection, of which the pool wants its socket only.
+#[derive(Debug)]
+pub struct Wire(RawFd);
+
+impl Wire {
+    pub fn open(socket: RawFd) -> Self {
+        SOCKETS.0.lock().expect("no panic").insert(socket, false);
+        Self(socket)
+    }
+
+    pub fn wait_until_shut_down(socket: RawFd) {
+        let sockets = SOCKETS.0.lock().expect("no panic");
+        drop(SOCKETS.1.wait_while(sockets, |sockets| !sockets[&socket]));
+    }
+
+    pub fn socket(&self) -> &Self {
+        self
+    }
+}
+
+impl AsRawFd for Wire {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        SOCKETS.0.lock().expect("no panic").remove(&self.0);
+    }
+}
+
+pub mod channel {
+    use shuttle::sync::mpsc;
+
+    pub struct Sender<T>(mpsc::SyncSender<T>);
+
+    pub struct Receiver<T>(mpsc::Receiver<T>);
+
+    impl<T> Clone for Sender<T> {
+        fn clone(&self) -> Self {
+            Self(self.0.clone())
+        }
+    }
+
+    impl<T> std::fmt::Debug for Sender<T> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Sender")
+        }
+    }
+
+    pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+        let (sender, receiver) = mpsc::sync_channel(capacity);
+        (Sender(sender), Receiver(receiver))
+    }
+
+    impl<T> Sender<T> {
+        pub fn send(&self, message: T) -> Result<(), ()> {
+            self.0.send(message).map_err(drop)
+        }
+
+        pub fn try_send(&self, message: T) -> Result<(), ()> {
+            self.0.try_send(message).map_err(drop)
+        }
+    }
+
+    impl<T> Receiver<T> {
+        pub fn recv(&self) -> Result<T, ()> {
+            self.0.recv().map_err(drop)
+        }
+
+        pub fn recv_deadline(&self, _: std::time::Instant) -> Result<T, ()> {
+            self.recv()
+        }
+
+        pub fn try_recv(&self) -> Result<T, ()> {
+            self.0.try_recv().map_err(drop)
+        }
+    }
+}
+
+pub mod threads {
+    use shuttle::thread::{JoinHandle, ThreadId};
+
+    pub struct Thread(JoinHandle<()>);
+
+    impl Thread {
+        pub fn id(&self) -> ThreadId {
+            self.0.thread().id()
+        }
+    }
+
+    pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<Thread> {
+        shuttle::thread::Builder::new().name(name.to_owned()).spawn(body).map(Thread)
+    }
+}
