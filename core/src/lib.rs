@@ -146,6 +146,9 @@ pub mod wire {
     mod vec_sink;
 }
 
+#[cfg(feature = "alloc")]
+#[doc(hidden)]
+pub mod peer_tokens;
 #[doc(hidden)]
 pub mod proof;
 

@@ -188,9 +188,7 @@ impl Credentials {
     /// The error in its line, or that there is none.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         let line = text.lines().find_map(|line| TokenLine::parse(line).transpose());
-        let line = line.unwrap_or(Err(TokenError::Missing))?;
-        let name = TokenName::try_from(line.name).map_err(|_| TokenError::Name)?;
-        Ok(Self { name, key: TokenKey::new(line.secret.as_bytes()) })
+        line.unwrap_or(Err(TokenError::Missing))?.try_into()
     }
 
     /// Name of the token.
@@ -201,6 +199,15 @@ impl Credentials {
     /// Secret of the token.
     pub const fn key(&self) -> &TokenKey {
         &self.key
+    }
+}
+
+impl TryFrom<TokenLine<'_>> for Credentials {
+    type Error = TokenError;
+
+    fn try_from(line: TokenLine<'_>) -> Result<Self, TokenError> {
+        let name = TokenName::try_from(line.name).map_err(|_| TokenError::Name)?;
+        Ok(Self { name, key: TokenKey::new(line.secret.as_bytes()) })
     }
 }
 

@@ -33,7 +33,7 @@ pub struct rdzv_rpc_options {
     /// Store over which the group meets instead; NULL: `init_method`. The keys of the group are those of
     /// the store, so use a prefix for each group (`rdzv_store_new_prefix`). The worker keeps a
     /// reference; the caller may free its handle. If its session proves a token (`auth_token_file`), the
-    /// worker requires the same one from its callers, and from those that it calls.
+    /// worker requires a token of that file from its callers, and the first one from those that it calls.
     pub store: *const rdzv_store,
     /// Token that cancels the worker's creation and the calls that wait on its handle; NULL: none does.
     pub token: *const rdzv_cancel_token,

@@ -52,7 +52,8 @@ pub struct rdzv_store_options {
     pub tls: *const rdzv_tls_options,
     /// Native stores only: path of a token file. The client proves the first token of the file, the server
     /// must prove the same one, and no operation is sent before both have. The token itself is never sent.
-    /// The file is read by this call, and again for each connection. Default NULL: no authentication.
+    /// The file is read by this call, and again for a connection if it has changed. Default NULL: no
+    /// authentication.
     pub auth_token_file: *const c_char,
 }
 growing!(rdzv_store_options: 120);

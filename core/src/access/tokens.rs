@@ -1,7 +1,8 @@
 //! Tokens of a server, and its side of the proof.
 
 use super::rights::{Rights, RightsError};
-use crate::auth::{AuthField, Bytes32, Exchange, Prover, Step, TokenError, TokenKey, TokenLine};
+use crate::auth::{AuthField, Bytes32, Credentials, Exchange, Prover, Step, TokenError, TokenKey, TokenLine};
+use crate::peer_tokens::PeerTokens;
 use crate::prelude::*;
 use crate::wire::native::ClientFrame;
 
@@ -66,22 +67,13 @@ impl Tokens {
     /// # Errors
     /// The first error in the text.
     pub fn parse(text: &str) -> Result<Self, TokensError> {
-        let mut tokens: Vec<Arc<AuthToken>> = Vec::new();
-        for (line, text) in (1..).zip(text.lines()) {
-            let token = TokenLine::parse(text).map_err(|error| TokensError::Token { line, error })?;
-            let Some(TokenLine { name, secret, rights }) = token else { continue };
-            if tokens.iter().any(|other| other.name == name) {
-                return Err(TokensError::Twice { line, name: name.into() });
-            }
+        let token = |line, TokenLine { name, secret, rights }: TokenLine<'_>| {
             let rights = rights.map_or(Ok(Rights::All), Rights::parse);
             let rights = rights.map_err(|error| TokensError::Rights { line, error })?;
-            tokens.push(Arc::new(AuthToken {
-                name: name.into(),
-                rights,
-                key: TokenKey::new(secret.as_bytes()),
-            }));
-        }
-        if tokens.is_empty() { Err(TokensError::Empty) } else { Ok(Self(tokens.into())) }
+            let key = TokenKey::new(secret.as_bytes());
+            Ok(Arc::new(AuthToken { name: name.into(), rights, key }))
+        };
+        parse_lines(text, token).map(Self)
     }
 
     /// Returns the number of tokens.
@@ -98,6 +90,37 @@ impl Tokens {
         let token = self.0.iter().find(|other| other.name.as_bytes() == token).cloned();
         Some(Challenge { token, exchange: Exchange { client: bytes, server: nonce, ..Exchange::default() } })
     }
+}
+
+impl PeerTokens {
+    /// Parses a token file: a token in each line, whose rights are not read.
+    ///
+    /// # Errors
+    /// The first error in the text.
+    pub fn parse(text: &str) -> Result<Self, TokensError> {
+        let token = |line, token: TokenLine<'_>| {
+            Credentials::try_from(token).map_err(|error| TokensError::Token { line, error })
+        };
+        parse_lines(text, token).map(Self)
+    }
+}
+
+/// Converts each token of a file. Their names differ, and there is at least one.
+fn parse_lines<T>(
+    text: &str,
+    convert: impl Fn(usize, TokenLine<'_>) -> Result<T, TokensError>,
+) -> Result<Arc<[T]>, TokensError> {
+    let (mut names, mut tokens) = (Vec::new(), Vec::new());
+    for (line, text) in (1..).zip(text.lines()) {
+        let token = TokenLine::parse(text).map_err(|error| TokensError::Token { line, error })?;
+        let Some(token) = token else { continue };
+        if names.contains(&token.name) {
+            return Err(TokensError::Twice { line, name: token.name.into() });
+        }
+        names.push(token.name);
+        tokens.push(convert(line, token)?);
+    }
+    if tokens.is_empty() { Err(TokensError::Empty) } else { Ok(tokens.into()) }
 }
 
 /// Exchange of a connection whose client has not proven its token yet.

@@ -1,8 +1,9 @@
 //! Files with tokens. The options of clients and servers hold a path, never a secret.
 
 use crate::access::{Tokens, TokensError};
-use crate::auth::{Credentials, TokenError};
 use crate::driver::prelude::*;
+use crate::peer_tokens::PeerTokens;
+use crate::proof::Credentials;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,59 +30,90 @@ pub enum TokenFileCause {
     /// It is longer than 1 MiB.
     #[error("it has {0} bytes, and must not have more than {FILE_BYTES_MAX}")]
     TooLong(u64),
-    /// Its text is not what a client needs.
-    #[error(transparent)]
-    Token(#[from] TokenError),
-    /// Its text is not what a server needs.
+    /// A token in it is wrong, or there is none.
     #[error(transparent)]
     Tokens(#[from] TokensError),
 }
 
-/// Token that a client proves: the first one of a file, which is read again for each connection.
+/// Tokens of a file, which is read again when it has changed.
 #[derive(Clone, Debug)]
-pub struct ClientToken {
-    path: PathBuf,
-    credentials: Credentials,
-}
-
-impl ClientToken {
-    /// Reads the file.
-    ///
-    /// # Errors
-    /// The file cannot be read, or its first token is wrong.
-    pub fn open(path: &Path) -> Result<Self, TokenFileError> {
-        let credentials = load(path, |text| Ok(Credentials::parse(text)?))?;
-        Ok(Self { path: path.into(), credentials })
-    }
-
-    /// Returns the path of the file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns what the file contains now, or else what it contained before.
-    pub fn current(&mut self) -> &Credentials {
-        if let Ok(Self { credentials, .. }) = Self::open(&self.path) {
-            self.credentials = credentials;
-        }
-        &self.credentials
-    }
-}
-
-/// Tokens of a server: all of a file, which is read again when it has changed.
-#[derive(Clone, Debug)]
-pub struct ServerTokens {
+struct TokenFile<T> {
     path: PathBuf,
     seen: Stamp,
-    tokens: Tokens,
+    tokens: T,
+    parse: fn(&str) -> Result<T, TokensError>,
 }
 
 /// What changes when a file is written or replaced.
 type Stamp = (u64, u64, u64, i64, i64);
 
-fn stamp(metadata: &Metadata) -> Stamp {
-    (metadata.dev(), metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec())
+fn stamp(path: &Path) -> Stamp {
+    let of = |metadata: Metadata| {
+        (metadata.dev(), metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec())
+    };
+    std::fs::metadata(path).map_or(Stamp::default(), of)
 }
+
+impl<T> TokenFile<T> {
+    fn open(path: &Path, parse: fn(&str) -> Result<T, TokensError>) -> Result<Self, TokenFileError> {
+        let seen = stamp(path);
+        let tokens = load(path, parse)?;
+        Ok(Self { path: path.into(), seen, tokens, parse })
+    }
+
+    fn reload(&mut self) -> Result<bool, TokenFileError> {
+        let now = stamp(&self.path);
+        if now == self.seen {
+            return Ok(false);
+        }
+        self.seen = now;
+        self.tokens = load(&self.path, self.parse)?;
+        Ok(true)
+    }
+}
+
+/// Tokens of a process that connects, and of one that its peers call: all of a file, which is read again when it has
+/// changed. The process proves the first one.
+#[derive(Clone, Debug)]
+pub struct ClientToken(TokenFile<PeerTokens>);
+
+impl ClientToken {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a token of it is wrong.
+    pub fn open(path: &Path) -> Result<Self, TokenFileError> {
+        TokenFile::open(path, PeerTokens::parse).map(Self)
+    }
+
+    /// Returns the path of the file.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Returns the tokens as they were read last.
+    pub const fn tokens(&self) -> &PeerTokens {
+        &self.0.tokens
+    }
+
+    /// Reads the file again if it has changed. Returns whether its tokens are other ones now.
+    ///
+    /// # Errors
+    /// The changed file cannot be used, and the tokens stay what they are. This is reported once for each change.
+    pub fn reload(&mut self) -> Result<bool, TokenFileError> {
+        self.0.reload()
+    }
+
+    /// Returns the first token that the file contains now, or else that it contained before.
+    pub fn current(&mut self) -> &Credentials {
+        self.reload().ok();
+        self.tokens().first()
+    }
+}
+
+/// Tokens of a server: all of a file, which is read again when it has changed.
+#[derive(Clone, Debug)]
+pub struct ServerTokens(TokenFile<Tokens>);
 
 impl ServerTokens {
     /// Reads the file.
@@ -89,31 +121,20 @@ impl ServerTokens {
     /// # Errors
     /// The file cannot be read, or a line of it is wrong.
     pub fn open(path: &Path) -> Result<Self, TokenFileError> {
-        let seen = std::fs::metadata(path).map_or(Stamp::default(), |metadata| stamp(&metadata));
-        let tokens = load(path, |text| Ok(Tokens::parse(text)?))?;
-        Ok(Self { path: path.into(), seen, tokens })
+        TokenFile::open(path, Tokens::parse).map(Self)
     }
 
     pub(in crate::driver) const fn tokens(&self) -> &Tokens {
-        &self.tokens
+        &self.0.tokens
     }
 
-    /// Reads the file again if it has changed. Returns whether its tokens are other ones now.
-    ///
-    /// # Errors
-    /// The changed file cannot be used, and the tokens stay what they are. This is reported once for each change.
+    /// As [`ClientToken::reload`].
     pub(in crate::driver) fn reload(&mut self) -> Result<bool, TokenFileError> {
-        let now = std::fs::metadata(&self.path).map_or(Stamp::default(), |metadata| stamp(&metadata));
-        if now == self.seen {
-            return Ok(false);
-        }
-        self.seen = now;
-        self.tokens = load(&self.path, |text| Ok(Tokens::parse(text)?))?;
-        Ok(true)
+        self.0.reload()
     }
 }
 
-fn load<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, TokenFileCause>) -> Result<T, TokenFileError> {
+fn load<T>(path: &Path, parse: fn(&str) -> Result<T, TokensError>) -> Result<T, TokenFileError> {
     let read = || {
         let mut text = String::new();
         let mut file = std::io::Read::take(std::fs::File::open(path)?, FILE_BYTES_MAX + 1);
@@ -121,7 +142,7 @@ fn load<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, TokenFileCause>) -
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(TokenFileCause::TooLong(text.len() as u64));
         }
-        parse(&text)
+        Ok(parse(&text)?)
     };
     read().map_err(|cause| TokenFileError { path: path.into(), cause })
 }
@@ -167,7 +188,13 @@ mod tests {
         assert!(!tokens.reload().unwrap(), "the error is reported once");
         replace(&format!("one {SECRET} all\ntwo {SECRET} read:/"));
         assert!(tokens.reload().unwrap());
+        let mut peer = ClientToken::open(path).unwrap();
+        replace(&format!("two {SECRET}\none short"));
+        assert_eq!(peer.current().name(), b"one");
+        replace(&format!("two {SECRET}\none {SECRET}"));
+        assert_eq!(peer.current().name(), b"two");
+        assert!(peer.tokens().find(b"one").is_some() && peer.tokens().find(b"three").is_none());
         fs::remove_file(path).unwrap();
-        assert!(tokens.reload().is_err());
+        assert!(tokens.reload().is_err() && peer.reload().is_err());
     }
 }

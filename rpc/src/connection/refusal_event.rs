@@ -8,7 +8,7 @@ use rendezvous_core::error::OneLine;
 use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::prelude::*;
 
-/// Refusal of a connection or of a call. Its text is one line: what comes from the caller is escaped.
+/// Refusal of a connection, of a call or of a token file. Its text is one line: what comes from the caller is escaped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RefusalEvent {
     /// The worker ended a connection because of what its caller sent, or did not send.
@@ -33,6 +33,11 @@ pub enum RefusalEvent {
         /// More about the reason.
         message: Box<str>,
     },
+    /// The changed token file cannot be used. The earlier tokens still hold.
+    TokenFile {
+        /// The file and the reason.
+        error: Box<str>,
+    },
 }
 
 impl ConnectionError {
@@ -55,8 +60,12 @@ impl ConnectionError {
 impl fmt::Display for RefusalEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let f = &mut OneLine(f);
-        let (Self::Connection { peer, caller, .. } | Self::Call { peer, caller, .. }) = self;
-        f.write_str(if let Self::Connection { .. } = self { "connection" } else { "call" })?;
+        let (what, peer, caller) = match self {
+            Self::Connection { peer, caller, .. } => ("connection", peer, caller),
+            Self::Call { peer, caller, .. } => ("call", peer, caller),
+            Self::TokenFile { error } => return write!(f, "the earlier tokens still hold: {error}"),
+        };
+        f.write_str(what)?;
         if let Some(caller) = caller {
             write!(f, " of {caller}")?;
         }
@@ -76,6 +85,7 @@ impl fmt::Display for RefusalEvent {
                 write!(f, " refused: {status}")?;
                 tail(f, message)
             }
+            Self::TokenFile { .. } => Ok(()),
         }
     }
 }

@@ -5,7 +5,8 @@
 
 use crate::name::WorkerInfo;
 use crate::wire::{CallerFrame, VERSION_MAX, VERSION_MIN};
-use rendezvous_core::proof::{Bytes32, Credentials, Exchange, Prover};
+use rendezvous_core::peer_tokens::PeerTokens;
+use rendezvous_core::proof::{Bytes32, Exchange, Prover};
 
 /// Versions of a caller.
 pub(super) const VERSIONS: (u16, u16) = (VERSION_MIN, VERSION_MAX);
@@ -13,10 +14,11 @@ pub(super) const VERSIONS: (u16, u16) = (VERSION_MIN, VERSION_MAX);
 pub(super) const NO_PROOF: CallerFrame<'_> =
     CallerFrame::Proof { token: b"", nonce: [0; 32], proof: [0; 32] };
 
-/// Token of a worker, and what the worker contributes to the proofs on one connection.
+/// Tokens of a worker, and what the worker contributes to the proofs on one connection. It calls with the first one, and
+/// accepts each: callers may have the next one already, or still the last one.
 #[derive(Clone, Debug)]
 pub struct TokenExchange {
-    credentials: Credentials,
+    tokens: PeerTokens,
     nonce: Bytes32,
     exchange: Exchange,
     stage: Stage,
@@ -34,9 +36,9 @@ enum Stage {
 
 impl TokenExchange {
     /// Begins the proofs on a new connection with fresh random bytes.
-    pub const fn new(credentials: Credentials, nonce: Bytes32) -> Self {
+    pub const fn new(tokens: PeerTokens, nonce: Bytes32) -> Self {
         let exchange = Exchange { client: [0; 32], server: [0; 32], channel: [0; 32] };
-        Self { credentials, nonce, exchange, stage: Stage::Begun }
+        Self { tokens, nonce, exchange, stage: Stage::Begun }
     }
 
     /// Sets the binding to an encrypted channel.
@@ -53,14 +55,15 @@ impl TokenExchange {
     pub(super) fn challenged(&mut self, nonce: Bytes32, hello: &CallerFrame<'_>) -> CallerFrame<'_> {
         self.stage = Stage::Challenged;
         (self.exchange.client, self.exchange.server) = (self.nonce, nonce);
-        let proof = self.credentials.key().proof(Prover::Caller, &self.exchange, hello);
-        CallerFrame::Proof { token: self.credentials.name(), nonce: self.nonce, proof }
+        let token = self.tokens.first();
+        let proof = token.key().proof(Prover::Caller, &self.exchange, hello);
+        CallerFrame::Proof { token: token.name(), nonce: self.nonce, proof }
     }
 
     /// Calling end: checks the callee's proof. Returns whether it is right.
     pub(super) fn proven(&mut self, proof: &Bytes32, hello: &CallerFrame<'_>) -> bool {
         let is_right = self.stage == Stage::Challenged
-            && self.credentials.key().accepts(Prover::Callee, &self.exchange, hello, proof);
+            && self.tokens.first().key().accepts(Prover::Callee, &self.exchange, hello, proof);
         if is_right {
             self.stage = Stage::Proven;
         }
@@ -72,16 +75,15 @@ impl TokenExchange {
         self.stage == Stage::Proven
     }
 
-    /// Called end: checks the caller's proof. Returns that of this end if it is right.
+    /// Called end: checks the caller's proof of the token with this name. Returns that of this end if it is right.
     pub(super) fn verify(
         &mut self,
-        (token, nonce, proof): (&[u8], Bytes32, &Bytes32),
+        (name, nonce, proof): (&[u8], Bytes32, &Bytes32),
         hello: &CallerFrame<'_>,
     ) -> Option<Bytes32> {
         (self.exchange.client, self.exchange.server) = (nonce, self.nonce);
-        let key = self.credentials.key();
-        let is_right =
-            token == self.credentials.name() && key.accepts(Prover::Caller, &self.exchange, hello, proof);
+        let key = self.tokens.find(name)?.key();
+        let is_right = key.accepts(Prover::Caller, &self.exchange, hello, proof);
         is_right.then(|| key.proof(Prover::Callee, &self.exchange, hello))
     }
 }

@@ -19,7 +19,7 @@ const fn module(path: &'static str, layer: u8, group: &'static str) -> Module {
 /// The layer of state machines without I/O; those of one group know none of another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 71] = [
+const MODULES: [Module; 72] = [
     module("error", 0, "ground"),
     module("ids", 0, "ground"),
     module("key_hash", 0, "ground"),
@@ -43,6 +43,7 @@ const MODULES: [Module; 71] = [
     module("store::clue", 2, "clue"),
     module("wire", 2, "wire"),
     module("proof", 2, "wire"),
+    module("peer_tokens", 2, "wire"),
     module("store::engine", 2, "engine"),
     module("store::file_log", 2, "file_log"),
     module("store::server_conn", MACHINES, "server_conn"),

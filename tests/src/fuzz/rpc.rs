@@ -1,6 +1,6 @@
 //! Bytes against the formats of RPC groups: cards, changes, and both ends of a connection.
 
-use rendezvous_core::proof::Credentials;
+use rendezvous_core::peer_tokens::PeerTokens;
 use rendezvous_core::time::Instant;
 use rendezvous_rpc::connection::callee::{Callee, CalleeEvent};
 use rendezvous_rpc::connection::caller::{Caller, CallerEvent, NewCall};
@@ -35,8 +35,8 @@ pub fn rpc(bytes: &[u8]) {
 }
 
 fn token() -> TokenExchange {
-    let credentials = Credentials::parse("0123456789abcdef0123456789abcdef").expect("a token");
-    TokenExchange::new(credentials, [7; 32])
+    let tokens = PeerTokens::parse("0123456789abcdef0123456789abcdef").expect("a token");
+    TokenExchange::new(tokens, [7; 32])
 }
 
 /// Passes bytes to both ends of connections whose peers must prove a token, and checks that they do nothing.

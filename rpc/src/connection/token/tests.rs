@@ -6,7 +6,7 @@ use crate::limits::{RPC_FRAME, RpcLimits};
 use crate::name::WorkerInfo;
 use crate::wire::{CalleeFrame, CallerFrame, Chunk, Encoded, Header, MAGIC, Message, Splitter, encode_frame};
 use alloc::vec::Vec;
-use rendezvous_core::proof::Credentials;
+use rendezvous_core::peer_tokens::PeerTokens;
 use rendezvous_core::time::Instant;
 
 const NOW: Instant = Instant::from_millis(1000);
@@ -22,8 +22,8 @@ const CHALLENGE: u16 = 0x8007;
 const OWN_PROOF: u16 = 0x8008;
 
 fn token(line: &str, nonce: u8) -> Option<TokenExchange> {
-    let credentials = Credentials::parse(line).expect("a token");
-    Some(TokenExchange::new(credentials, [nonce; 32]))
+    let tokens = PeerTokens::parse(line).expect("a token");
+    Some(TokenExchange::new(tokens, [nonce; 32]))
 }
 
 fn worker(name: &str, id: u16) -> WorkerInfo {
@@ -155,6 +155,23 @@ fn another_secret_and_another_name_are_refused() {
         assert_eq!(seen, [HELLO, CHALLENGE, PROOF, REFUSED], "{line}");
         assert_eq!((ended, failed), (refused(Refusal::WrongToken), refused(Refusal::WrongToken)), "{line}");
     }
+}
+
+/// Each step changes the file of one worker, so two neighbouring steps meet, in both directions.
+#[test]
+fn while_tokens_are_rotated_all_calls_are_accepted() {
+    let (old, new) = (alloc::format!("old {SECRET}"), alloc::format!("new {OTHER}"));
+    let steps = [old.clone(), alloc::format!("{old}\n{new}"), alloc::format!("{new}\n{old}"), new];
+    for pair in steps.windows(2) {
+        for (calling, called) in [(&pair[0], &pair[1]), (&pair[1], &pair[0])] {
+            let (seen, ended, failed) = connect(caller(token(calling, 1)), callee(token(called, 2)));
+            assert_eq!((seen.last(), ended, failed), (Some(&REQUEST), None, None), "{calling} to {called}");
+        }
+    }
+    // The secret of one token under the name of another is neither.
+    let (_, ended, _) =
+        connect(caller(token(&alloc::format!("old {OTHER}"), 1)), callee(token(&steps[1], 2)));
+    assert_eq!(ended, refused(Refusal::WrongToken));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Bytes of a connection on their way to the socket: as they are, or encrypted.
 
-use crate::connection::TokenExchange;
+use crate::connection::{RefusalEvent, RefusalObserver, TokenExchange};
 use core::mem::MaybeUninit;
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::random::random;
@@ -21,19 +21,29 @@ pub struct RpcTls {
     pub connector: TlsConnector,
 }
 
-/// Token that a worker and its callers prove. The file is read again for each connection.
+/// Tokens that a worker and its callers prove. When a connection begins, the file is read again if it has changed.
 #[derive(Debug)]
-pub struct GroupToken(Mutex<ClientToken>);
+pub struct GroupToken {
+    file: Mutex<ClientToken>,
+    observer: RefusalObserver,
+}
 
 impl GroupToken {
-    /// Takes the token of a file.
-    pub fn new(token: ClientToken) -> Self {
-        Self(Mutex::new(token))
+    /// Takes the tokens of a file. The observer is notified when the file changes and cannot be used.
+    pub fn new(file: ClientToken, observer: RefusalObserver) -> Self {
+        Self { file: Mutex::new(file), observer }
     }
 
     /// Begins the proofs on a new connection.
     pub(super) fn begin(&self) -> TokenExchange {
-        TokenExchange::new(self.0.locked().current().clone(), random())
+        let (reloaded, tokens) = {
+            let mut file = self.file.locked();
+            (file.reload(), file.tokens().clone())
+        };
+        if let Err(error) = reloaded {
+            self.observer.notify(&RefusalEvent::TokenFile { error: error.to_string().into() });
+        }
+        TokenExchange::new(tokens, random())
     }
 }
 

@@ -159,7 +159,8 @@ impl RpcAgent {
         };
         let local = open_store(store, &me.name, store_tls, &token);
         go_on()?;
-        let group_token = auth_token_of(store).map(|token| Arc::new(GroupToken::new(token)));
+        let group_token = auth_token_of(store);
+        let group_token = group_token.map(|file| Arc::new(GroupToken::new(file, tcp.observer.clone())));
         let (store, has_session) = local?;
         // A key is deleted with the session that made it.
         let liveness = if has_session { Liveness::Keys } else { Liveness::Unknown };

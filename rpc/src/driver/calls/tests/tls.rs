@@ -58,7 +58,12 @@ fn a_token_is_proven_over_the_channel_of_tls() {
     let files = Files::new("rpc-tls-token");
     let path = files.folder.path().join("token");
     std::fs::write(&path, "0123456789abcdef0123456789abcdef").expect("written");
-    let token = || Some(Arc::new(GroupToken::new(ClientToken::open(&path).expect("a token"))));
+    let token = || {
+        Some(Arc::new(GroupToken::new(
+            ClientToken::open(&path).expect("a token"),
+            RefusalObserver::default(),
+        )))
+    };
     let tls = files.tls();
     let client = RpcClientOptions { tls: Some(tls.connector.clone()), token: token(), ..client_options() };
     let server = RpcServerOptions { tls: Some(tls), token: token(), ..server_options() };

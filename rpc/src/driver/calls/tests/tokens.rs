@@ -9,18 +9,24 @@ const SECRET: &str = "0123456789abcdef0123456789abcdef";
 const OTHER: &str = "fedcba9876543210fedcba9876543210";
 
 /// Token files of two workers.
-struct Files(TemporaryFolder);
+struct Files(TemporaryFolder, RefusalObserver);
 
 impl Files {
+    fn new(name: &str) -> Self {
+        Self(TemporaryFolder::new(name), RefusalObserver::default())
+    }
+
+    /// Replaces a file, which changes it however soon that is after the last time.
     fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.path().join(name);
-        std::fs::write(&path, text).expect("written");
+        let (path, fresh) = (self.0.path().join(name), self.0.path().join("fresh"));
+        std::fs::write(&fresh, text).expect("written");
+        std::fs::rename(&fresh, &path).expect("replaced");
         path
     }
 
     fn token(&self, name: &str, text: Option<&str>) -> Option<Arc<GroupToken>> {
         let token = ClientToken::open(&self.write(name, text?)).expect("a token");
-        Some(Arc::new(GroupToken::new(token)))
+        Some(Arc::new(GroupToken::new(token, self.1.clone())))
     }
 
     fn scene(&self, callee: Option<&str>, caller: Option<&str>) -> Scene {
@@ -31,7 +37,7 @@ impl Files {
 
 #[test]
 fn workers_with_one_token_call_each_other_and_others_are_refused_with_the_reason() {
-    let files = Files(TemporaryFolder::new("rpc-tokens"));
+    let files = Files::new("rpc-tokens");
     for (callee, caller, reason) in [
         (Some(SECRET), Some(SECRET), None),
         (None, None, None),
@@ -54,13 +60,49 @@ fn workers_with_one_token_call_each_other_and_others_are_refused_with_the_reason
 
 #[test]
 fn a_changed_file_holds_for_the_next_connection() {
-    let files = Files(TemporaryFolder::new("rpc-token-changes"));
+    let files = Files::new("rpc-token-changes");
     let scene = files.scene(Some(SECRET), Some(OTHER));
     assert!(scene.call("echo", b"x").is_err());
     files.write("caller", SECRET);
     assert!(scene.call("echo", b"x") == Ok(b"x".to_vec()));
     files.write("callee", OTHER);
     assert!(scene.call("echo", b"x") == Ok(b"x".to_vec()), "the connection is open");
+}
+
+#[test]
+fn tokens_are_rotated_while_calls_go_on_and_a_wrong_file_changes_nothing() {
+    let (notify, reported) = channel();
+    let observer = RefusalObserver::new(move |event| _ = notify.send(event.to_string()));
+    let files = Files(TemporaryFolder::new("rpc-token-rotation"), observer);
+    let (old, new) = (format!("old {SECRET}"), format!("new {OTHER}"));
+    let (old_first, new_first) = (format!("{old}\n{new}"), format!("{new}\n{old}"));
+    let scene = files.scene(Some(&old), Some(&old));
+    let caller_token = files.token("caller", Some(&old));
+    // Each call is of a new connection.
+    let call = || {
+        let client = LoneClient::new(RpcClientOptions { token: caller_token.clone(), ..client_options() });
+        let client = client.expect("a client");
+        let peer =
+            client.peer(&worker("b", 2), "127.0.0.1", scene.server.local_addr().port()).expect("a peer");
+        peer.call(Call::of("echo").with_timeout(SOON), &b"x"[..])
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(call(), Ok(()));
+    for text in [&*old_first, &new_first, &new] {
+        for file in ["callee", "caller"] {
+            files.write(file, text);
+            assert_eq!(call(), Ok(()), "{file}: {text}");
+        }
+    }
+    files.write("callee", "short");
+    assert_eq!((call(), call()), (Ok(()), Ok(())));
+    let log = reported.recv_timeout(SOON).expect("it is reported");
+    assert!(
+        log.starts_with("the earlier tokens still hold: token file ") && log.contains("line 1: "),
+        "{log}"
+    );
+    assert!(reported.try_recv().is_err(), "once");
 }
 
 #[test]

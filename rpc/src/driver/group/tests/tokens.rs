@@ -20,14 +20,16 @@ fn native_store(port: u16, node: &str, file: &Path) -> Store {
 #[test]
 fn members_prove_the_token_of_their_stores() {
     let folder = TemporaryFolder::new("rpc-group-tokens");
-    let (all, admin) = (folder.path().join("tokens"), folder.path().join("admin"));
-    std::fs::write(&all, TOKENS).expect("written");
-    std::fs::write(&admin, TOKENS.lines().nth(1).expect("two lines")).expect("written");
+    let [all, job, admin] = ["tokens", "job", "admin"].map(|name| folder.path().join(name));
+    let (job_line, admin_line) = TOKENS.split_once('\n').expect("two lines");
+    for (file, text) in [(&all, TOKENS), (&job, job_line), (&admin, admin_line)] {
+        std::fs::write(file, text).expect("written");
+    }
     let auth_tokens = Some(ServerTokens::open(&all).expect("tokens"));
     let server = Server::start(ServerOptions { auth_tokens, ..ServerOptions::on("127.0.0.1", 0) });
     let server = server.expect("a server");
     let port = server.local_addr().port();
-    let group = native_store(port, "store", &all);
+    let group = native_store(port, "store", &job);
     let member = |name, id| start(&group, worker(name, id), None).expect("a member");
     let (a, b) = (member("a", 0), member("b", 1));
     assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
