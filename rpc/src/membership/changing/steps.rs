@@ -65,8 +65,11 @@ impl ChangingGroup {
     fn looked_for_itself(&mut self, values: &[Box<[u8]>]) -> Option<()> {
         let [listed, address] = values else { return None };
         let me = &self.options.member;
-        let is_unlisted = keys::parse_roster(listed).is_ok_and(|listed| !listed.contains(&me.worker));
-        let is_removed = is_unlisted || **address != *me.address.as_bytes();
+        // A store that was restarted without its data has no list, so an empty one does not prove a removal.
+        let is_removed = keys::parse_roster(listed).is_ok_and(|listed| {
+            let is_mine = listed.contains(&me.worker) && **address == *me.address.as_bytes();
+            !listed.is_empty() && !is_mine
+        });
         if let Some(by) = self.removed_by.take().filter(|_| is_removed) {
             self.lose(MembershipError::Evicted { by });
         }

@@ -206,6 +206,9 @@ fn a_member_that_is_notified_of_its_removal_reads_whether_it_is_listed() {
         // Another worker has its name.
         ("w-3,n-9,", "h:other", EVICTED),
         ("w-3,n-9,", "h:w", "-"),
+        // The store was restarted without its data.
+        ("", "", "-"),
+        ("", "h:w", "-"),
     ] {
         let mut w = Script::new(options("w", 3));
         w.join_alone();
