@@ -240,6 +240,8 @@ pub struct Agent {
     suspects: Vec<(WorkerLocation, Instant)>,
     /// Notified changes to which this worker has not agreed yet.
     notified: Vec<Notified>,
+    /// Calls that ask whether this worker is a member.
+    asked: Vec<u64>,
     /// Reason of the end, once the worker has ended.
     end: Box<str>,
     /// Callees of the calls that were pending at the deadline of draining.
@@ -279,6 +281,7 @@ impl Agent {
             deaths: Vec::new(),
             suspects: Vec::new(),
             notified: Vec::new(),
+            asked: Vec::new(),
             end: Box::default(),
             cut: Callees::default(),
             outputs: VecDeque::new(),
@@ -420,6 +423,7 @@ impl Agent {
         self.look_at_suspects(now);
         self.look_at_deadline(now);
         self.look_at_membership(now);
+        self.respond_to_asked();
     }
 
     fn hand_on(&mut self, now: Instant, input: changing::Input) {
@@ -452,6 +456,7 @@ impl Agent {
         self.calls.clear();
         let notified = core::mem::take(&mut self.notified);
         self.outputs.extend(notified.iter().map(|notified| Output::Decline(notified.number())));
+        self.outputs.extend(core::mem::take(&mut self.asked).into_iter().map(Output::Decline));
         self.end.clone_from(&message);
         self.outputs.push_back(Output::EndCalls(message));
         if !has_left(&end) {
@@ -655,7 +660,7 @@ impl Agent {
             return self.outputs.push_back(Output::Decline(number));
         }
         match &*called.handler {
-            REACH_HANDLER => self.respond(number, Ok(self.membership_state().into())),
+            REACH_HANDLER => self.asked.push(number),
             CARD_HANDLER => {
                 let card = crate::exchange::encode_card(&self.me.worker, &self.me.devices);
                 self.respond(number, Ok(card.into()));

@@ -54,6 +54,17 @@ impl Agent {
         if is_member && matches!(self.life, Life::Member | Life::Draining) { SETTLED } else { UNSETTLED }
     }
 
+    /// Responds to the workers that ask whether this one is a member. While it checks that itself, they wait: if it
+    /// responded that it is not settled, they would remove it. The callers' deadlines bound the wait.
+    pub(super) fn respond_to_asked(&mut self) {
+        if matches!(&self.membership, Membership::Changing(group) if group.checks_removal()) {
+            return;
+        }
+        for number in core::mem::take(&mut self.asked) {
+            self.respond(number, Ok(self.membership_state().into()));
+        }
+    }
+
     /// Processes a notification from another worker.
     pub(super) fn notified_of(&mut self, now: Instant, number: u64, called: &Called) {
         match self.check_change(now, called) {

@@ -185,6 +185,11 @@ impl ChangingGroup {
         matches!(self.phase, Phase::Member) && self.removed_by.is_none()
     }
 
+    /// Whether this member was notified of its removal, and reads in the store whether it was removed.
+    pub const fn checks_removal(&self) -> bool {
+        matches!(self.phase, Phase::Member) && self.removed_by.is_some()
+    }
+
     /// The state machine of the current token.
     pub const fn token(&self) -> &Token {
         &self.token

@@ -228,6 +228,9 @@ impl World {
             self.nodes[at].held.push((from, output));
             return;
         }
+        if self.waits_for_check(target, from, &output) {
+            return self.send(Event::Arrives(from, output));
+        }
         let back = match (target, output) {
             (None, Output::CheckAlive(..)) => Input::Suspected(name, MemberPresence::Unsettled),
             (None, Output::Ask(_)) => Input::MemberAnswered(name, Err(NoAnswer::Dead)),
@@ -254,6 +257,23 @@ impl World {
             _ => Input::Announced(name, Err(NoAnswer::Dead)),
         };
         self.send(Event::Back(from, back));
+    }
+
+    /// Whether the response depends on a member that reads in the store whether it was removed.
+    fn waits_for_check(&self, target: Option<usize>, from: usize, output: &Output) -> bool {
+        let checks = |at: usize| {
+            let node = &self.nodes[at];
+            matches!(&node.kind, Kind::Ours(group) if group.checks_removal()) && !self.is_frozen(at)
+        };
+        match (target, output) {
+            (Some(at), Output::CheckAlive(..)) => checks(at),
+            (Some(at), Output::Notify(_, change)) => (0..self.nodes.len()).any(|other| {
+                let is_struck = |left: &WorkerLocation| left.address == self.nodes[other].address;
+                let is_asked = self.nodes[other].is_alive && other != at && other != from;
+                is_asked && checks(other) && change.left.iter().any(is_struck)
+            }),
+            _ => false,
+        }
     }
 
     fn is_frozen(&self, location: usize) -> bool {

@@ -2,6 +2,38 @@
 
 use super::*;
 
+/// One worker announces that a member was removed, and another one asks that member before it has read the store.
+#[test]
+fn a_member_that_checks_its_removal_responds_when_it_has() {
+    for (listed, is_removed) in [("a-0,b-1,", false), ("b-1,", true), ("", false)] {
+        let mut world = World::new(9, Signing::None);
+        for name in ["a", "b"] {
+            world.spawn(name, None);
+            world.run_for(2000);
+        }
+        world.set(keys::ALL_WORKERS.into(), listed.as_bytes().into());
+        let (now, agent) = (world.now, &mut world.nodes[0].agent);
+        let change = Change { joined: newcomer("c", 2, "c@7"), left: [state_of("a", "a@0")].to_vec() };
+        for (number, from, handler, payload) in
+            [(1, "c", CHANGE_HANDLER, encode_change(&change)), (2, "b", REACH_HANDLER, Vec::new())]
+        {
+            let called = Called { from: worker(from), handler: handler.into(), payload: payload.into() };
+            agent.handle(now, Input::Called(number, called));
+        }
+        let outputs: Vec<Output> = core::iter::from_fn(|| agent.poll_output()).collect();
+        let message = "c (id 2) removes a (id 0), which is alive";
+        let [Output::Respond(1, refusal), Output::Store(step)] = &outputs[..] else { panic!("{outputs:?}") };
+        assert_eq!(*refusal, Err(message.into()));
+        let reply = world.execute(step.clone());
+        let agent = &mut world.nodes[0].agent;
+        agent.handle(now, Input::Stored(reply));
+        let outputs: Vec<Output> = core::iter::from_fn(|| agent.poll_output()).collect();
+        let answer = if is_removed { Output::Decline(2) } else { Output::Respond(2, Ok(b"\x01"[..].into())) };
+        assert!(outputs.contains(&answer), "{listed}: {outputs:?}");
+        assert_eq!(agent.life == Life::Over, is_removed, "{listed}");
+    }
+}
+
 /// Without the token, no worker can replace a live member.
 fn nobody_strikes_out_the_living() {
     let mut world = World::new(9, Signing::None);
