@@ -12,6 +12,7 @@ use crate::sim::harness::event_queue::EventQueue;
 use crate::sim::harness::history::{CheckError, History};
 use crate::sim::harness::network::{Loss, Network, NetworkModel, Notice, Route, Side};
 use crate::sim::harness::oracle;
+use crate::sim::harness::revisions::Revisions;
 use crate::sim::harness::sim_operation::SimOperation;
 use crate::sim::harness::sim_rng::SimRng;
 use crate::sim::harness::trace::Trace;
@@ -46,6 +47,8 @@ pub(super) struct SimContext {
     pub(super) network: Network,
     pub(super) event_queue: EventQueue<WorldEvent>,
     pub(super) history: History,
+    /// What native clients asked and received.
+    pub(super) revisions: Revisions,
     pub(super) sim_rng: SimRng,
     pub(super) key_space: KeySpace,
     trace: Trace,
@@ -73,6 +76,7 @@ impl SimContext {
             network,
             event_queue: EventQueue::new(),
             history: History::default(),
+            revisions: Revisions::default(),
             sim_rng,
             key_space,
             trace: Trace::new(options.verbosity),

@@ -1,6 +1,7 @@
 //! Node: it does what a launcher does with its part in a run, and what its workers do with the store. It has one
 //! process after the other on one host.
 
+mod traced;
 mod work;
 
 use super::super::script::{Storm, StormOptions};
@@ -8,7 +9,7 @@ use super::super::tokens::TokenKind;
 use super::super::world::{SimContext, WorldEvent};
 use super::order::{FrameSummary, Order, OwnedFrame, Request, answer_to};
 use super::process::{NodeEvent, Process, ProcessEvent, RequestTimes, Slot, SubmitPath};
-use super::referee::{Referee, Status, Watch, workers_of};
+use super::referee::{Referee, Status, workers_of};
 use super::tamper::Tamper;
 use super::{Cue, Rules};
 use crate::sim::harness::clock::Clock;
@@ -54,7 +55,10 @@ pub(super) struct Node {
     /// Other nodes wait or have died, so it should come back.
     called: bool,
     last_received_at: BTreeSet<(u64, String)>,
-    marks: u32,
+    /// Number of values that it made.
+    values: u32,
+    /// Traced keys with the revisions and values that it found last, also in earlier lives of the server.
+    found: BTreeMap<Vec<u8>, (u64, Vec<u8>)>,
     watches: usize,
     /// Keys for leases that were requested.
     leases: BTreeMap<u64, Vec<u8>>,
@@ -111,7 +115,8 @@ impl Node {
             unwanted_since: None,
             called: false,
             last_received_at: BTreeSet::new(),
-            marks: 0,
+            values: 0,
+            found: BTreeMap::new(),
             watches: 0,
             leases: BTreeMap::new(),
             has_lease: false,
@@ -234,7 +239,6 @@ impl Node {
     pub(super) fn kill(
         &mut self,
         context: &mut SimContext,
-        referee: &mut Referee,
     ) -> Result<Option<(u32, u64, Status)>, CheckError> {
         let state = self.state();
         let Some(mut process) = self.process.take() else { return Ok(None) };
@@ -242,7 +246,6 @@ impl Node {
         for order in process.take_orders() {
             self.end_operation(context, &order, epoch, End::Failed(ErrorKind::ServerGone, Effect::Possible))?;
         }
-        referee.watches_of_are_over(process.number);
         process.kill(context, &mut self.sim_rng);
         Ok(epoch.zip(state).map(|(epoch, state)| (epoch, session, state)))
     }
@@ -431,9 +434,13 @@ impl Node {
                     }
                 }
                 ProcessEvent::Responded(id, order, owned_frame) => {
-                    self.answered(context, referee, id, order, &owned_frame)?
+                    self.answered(context, referee, id, order, &owned_frame)?;
                 }
-                ProcessEvent::Failed(order, failure, code, wanted) => {
+                ProcessEvent::Failed(id, order, failure, code, wanted) => {
+                    let process = self.process.as_ref();
+                    let (number, life) = process.map_or((0, None), |process| (process.number, process.epoch));
+                    let moment = context.history.moment();
+                    context.revisions.failed(moment, (number, id), life, (failure.effect, code));
                     if code == Some(FaultCode::PermissionDenied) {
                         self.check_denial()?;
                         rules.denied += 1;
@@ -441,7 +448,7 @@ impl Node {
                     self.check_answer_was_not_due(context, &order, &failure, wanted)?;
                     self.failed(context, referee, &order, &failure, code)?;
                 }
-                ProcessEvent::Pushed(id, owned_frame) => self.pushed(referee, id, &owned_frame)?,
+                ProcessEvent::Pushed(owned_frame) => self.pushed(&owned_frame)?,
                 ProcessEvent::Node(order, event) => {
                     rules.denied += u64::from(event == NodeEvent::Refused(FaultCode::PermissionDenied));
                     self.reported(context, referee, order, event)?;
@@ -451,7 +458,7 @@ impl Node {
                     let refused = SessionEnd::Refused(FaultCode::Unauthenticated, 2, 0);
                     rules.unauthenticated +=
                         u64::from(matches!(ending, Ending::Session(end, _) if end == refused));
-                    self.over(context, referee);
+                    self.over(context);
                 }
             }
         }
@@ -484,9 +491,10 @@ impl Node {
     }
 
     /// Handles the end of the session. The host starts another process after a pause.
-    fn over(&mut self, context: &mut SimContext, referee: &mut Referee) {
-        let Some(process) = self.process.take() else { return };
-        referee.watches_of_are_over(process.number);
+    fn over(&mut self, context: &mut SimContext) {
+        if self.process.take().is_none() {
+            return;
+        }
         if !self.leaves {
             let at = context.now + self.sim_rng.span(Duration::from_millis(5), PAUSE_MAX);
             context.event_queue.schedule(at, WorldEvent::Elastic(Cue::StartProcess(self.number)));
@@ -502,7 +510,7 @@ impl Node {
         owned_frame: &OwnedFrame,
     ) -> Result<(), CheckError> {
         let Some(process) = &self.process else { return Ok(()) };
-        let (limits, epoch, number) = (*process.limits(), process.epoch.unwrap_or(0), process.number);
+        let (limits, epoch) = (*process.limits(), process.epoch.unwrap_or(0));
         let frame = owned_frame.open(&limits);
         let odd = || CheckError(format!("{} asked {order} and got {frame:?}", self.name));
         let frame = frame.ok_or_else(odd)?;
@@ -521,16 +529,11 @@ impl Node {
                     _ => Ok(()),
                 }
             }
-            (Order::Mark { key, value, began }, ServerFrame::Done { revision }) => {
-                referee.carried_out(epoch, key, *began)?;
-                referee.marked(epoch, revision, key, value)
-            }
-            (Order::Watch { prefix }, ServerFrame::Done { revision }) => {
-                let (prefix, seen) = (prefix.clone(), BTreeMap::new());
-                let watch = Watch { epoch, prefix, from: revision, seen, is_open: true };
-                referee.watch_began((number, id), watch);
+            (Order::Read, frame) => {
+                self.note_found(&frame);
                 Ok(())
             }
+            (Order::Watch { .. }, ServerFrame::Done { .. }) => Ok(()),
             (Order::Barrier { key, begun, .. }, ServerFrame::BarrierOver { generation, end }) => {
                 let released = end == BarrierEnd::Released;
                 referee.barrier_over(epoch, key, *begun, (generation, format!("{end:?}"), released))
@@ -611,9 +614,7 @@ impl Node {
         if code == Some(FaultCode::StaleRound) {
             let key = match order {
                 Order::SimOperation(_, SimOperation::Add { name, .. }, _) => format!("/{name}").into_bytes(),
-                Order::Mark { key, .. } | Order::Other { key, .. } | Order::Barrier { key, .. } => {
-                    key.clone()
-                }
+                Order::Other { key, .. } | Order::Barrier { key, .. } => key.clone(),
                 _ => return Err(CheckError(format!("{} asked {order}, which is of no round", self.name))),
             };
             if !key.is_empty() {
@@ -652,15 +653,9 @@ impl Node {
         }
     }
 
-    fn pushed(&self, referee: &mut Referee, id: u64, owned_frame: &OwnedFrame) -> Result<(), CheckError> {
+    fn pushed(&self, owned_frame: &OwnedFrame) -> Result<(), CheckError> {
         let Some(process) = &self.process else { return Ok(()) };
         match owned_frame.open(process.limits()) {
-            Some(ServerFrame::Changed { changes }) => {
-                let changes = changes.iter().map(|change| {
-                    (change.revision, change.key.pieces().concat(), change.value.map(|value| value.to_vec()))
-                });
-                referee.watch_delivered((process.number, id), changes)
-            }
             Some(_) => Ok(()),
             None => Err(CheckError(format!("{} got a push that it cannot parse", self.name))),
         }

@@ -17,12 +17,8 @@ use std::fmt;
 pub(super) enum Order {
     /// An operation of the history, which the oracle judges.
     SimOperation(OperationId, SimOperation, Instant),
-    /// Sets a key that is watched.
-    Mark {
-        key: Vec<u8>,
-        value: Vec<u8>,
-        began: Instant,
-    },
+    /// Reads all traced keys, or some of them.
+    Read,
     Watch {
         prefix: Vec<u8>,
     },
@@ -61,7 +57,7 @@ impl Order {
                 operation,
                 S::Get { .. } | S::Check { .. } | S::Wait { .. } | S::MultiGet { .. } | S::QueueLen { .. }
             ),
-            Self::Watch { .. } | Self::Grant | Self::Bye => true,
+            Self::Read | Self::Watch { .. } | Self::Grant | Self::Bye => true,
             _ => false,
         }
     }
@@ -71,9 +67,7 @@ impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SimOperation(id, sim_operation, _) => write!(f, "{id} {sim_operation}"),
-            Self::Mark { key, value, .. } => {
-                write!(f, "mark {} with {}", key.escape_ascii(), value.escape_ascii())
-            }
+            Self::Read => f.write_str("a read of traced keys"),
             Self::Watch { prefix } => write!(f, "watch {}", prefix.escape_ascii()),
             Self::Barrier { key, count, begun } => {
                 write!(f, "arrival {begun} at {} for {count}", key.escape_ascii())
@@ -103,6 +97,11 @@ pub(super) struct Request {
 impl Request {
     pub(super) fn new(operation: Operation, span: Duration, frame: &ClientFrame<'_>) -> Self {
         Self { operation, kind: frame.kind(), body: frames::native_body(frame), span }
+    }
+
+    /// Returns the frame; `None` if it is none of this protocol.
+    pub(super) fn open<'a>(&'a self, limits: &'a FrameLimits) -> Option<ClientFrame<'a>> {
+        ClientFrame::parse(self.kind, &self.body, limits).ok().flatten()
     }
 
     /// Returns the request for an operation, if the native protocol has it.

@@ -44,8 +44,8 @@ pub(super) enum ProcessEvent {
         resumed: bool,
     },
     Responded(u64, Order, OwnedFrame),
-    Failed(Order, Failure, Option<FaultCode>, RequestTimes),
-    Pushed(u64, OwnedFrame),
+    Failed(u64, Order, Failure, Option<FaultCode>, RequestTimes),
+    Pushed(OwnedFrame),
     /// An event of the node, and the request that it answers, if the node awaits that.
     Node(Option<Order>, NodeEvent),
     Over(Ending),
@@ -333,6 +333,9 @@ impl Process {
         match begun {
             Ok(id) => {
                 context.note(format_args!("{} asks {id}: {order} within {span:?}", self.name));
+                if let Some(frame) = request.open(&self.limits) {
+                    context.revisions.begin(context.history.moment(), (self.number, id), &frame);
+                }
                 let deadline = Some(now + span + self.slack);
                 let wanted = RequestTimes { began: context.now, span, taken_by: None };
                 self.calls.insert(id, Call { request, order, wanted, deadline });
@@ -390,6 +393,7 @@ impl Process {
     /// Kills the process. Its connection is reset or ends at random.
     pub(super) fn kill(mut self, context: &mut SimContext, sim_rng: &mut SimRng) {
         context.note(format_args!("{} dies", self.name));
+        context.revisions.process_ended(self.number, self.epoch);
         if let Some((stream, _)) = self.stream.take() {
             if sim_rng.percent(50) {
                 context.network.abort(context.now, stream, Side::Client);
@@ -560,11 +564,24 @@ impl Process {
                 ProcessEvent::Open { resumed: core::mem::replace(&mut self.is_resumable, true) }
             }
             Event::Completed(id, _) => match self.calls.remove(&id) {
-                Some(call) => ProcessEvent::Responded(id, call.order, OwnedFrame::of(frame)),
+                Some(call) => {
+                    let owned_frame = OwnedFrame::of(frame);
+                    if let Some((frame, life)) = owned_frame.open(&self.limits).zip(self.epoch) {
+                        let moment = context.history.moment();
+                        context.revisions.answered(moment, (self.number, id), life, &frame);
+                    }
+                    ProcessEvent::Responded(id, call.order, owned_frame)
+                }
                 None => return,
             },
             Event::Failed(failed, fault) => return self.failed(&failed, fault.map(|fault| fault.code)),
-            Event::Pushed(id, _) => ProcessEvent::Pushed(id, OwnedFrame::of(frame)),
+            Event::Pushed(id, _) => {
+                let owned_frame = OwnedFrame::of(frame);
+                if let Some(frame) = owned_frame.open(&self.limits) {
+                    context.revisions.pushed(context.history.moment(), (self.number, id), &frame);
+                }
+                ProcessEvent::Pushed(owned_frame)
+            }
             Event::Node(id, event) => {
                 let order = id.and_then(|id| self.calls.remove(&id)).map(|call| call.order);
                 let event = NodeEvent::of(&event);
@@ -591,7 +608,13 @@ impl Process {
 
     fn failed(&mut self, failed: &Failed, code: Option<FaultCode>) {
         if let Some(call) = self.calls.remove(&failed.id) {
-            self.message.push_back(ProcessEvent::Failed(call.order, failed.failure, code, call.wanted));
+            self.message.push_back(ProcessEvent::Failed(
+                failed.id,
+                call.order,
+                failed.failure,
+                code,
+                call.wanted,
+            ));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Referee of rounds, fences, watches, barriers and sessions. It knows none of the machines: it compares what nodes
+//! Referee of rounds, fences, barriers and sessions. It knows none of the machines: it compares what nodes
 //! received, what the server reports in its events, and what the server's store contains.
 
 use super::super::host::incarnation;
@@ -40,17 +40,6 @@ struct Sealed {
     keys: Vec<(Vec<u8>, Option<u64>)>,
 }
 
-/// What one watch delivered.
-#[derive(Debug)]
-pub(super) struct Watch {
-    pub(super) epoch: u32,
-    pub(super) prefix: Vec<u8>,
-    /// The store's revision when it began.
-    pub(super) from: u64,
-    pub(super) seen: BTreeMap<u64, (Vec<u8>, Option<Vec<u8>>)>,
-    pub(super) is_open: bool,
-}
-
 #[derive(Debug)]
 struct Arrival {
     begun: u64,
@@ -76,14 +65,11 @@ pub(super) struct Referee {
     /// Sessions of this process of the server that must end by a time, and their hosts.
     due: BTreeMap<u64, (Instant, usize)>,
     ended: BTreeSet<u64>,
-    marks: BTreeMap<(u32, u64), (Vec<u8>, Vec<u8>)>,
-    watches: BTreeMap<(u32, u64), Watch>,
     barriers: BTreeMap<(u32, Vec<u8>), Vec<Arrival>>,
     ends: BTreeMap<(u32, Vec<u8>, u64), String>,
     arrivals: u64,
     /// Counts for the report.
     pub(super) rounds: u64,
-    pub(super) changes: u64,
     pub(super) released: u64,
     pub(super) stale: u64,
 }
@@ -310,53 +296,6 @@ impl Referee {
         }
     }
 
-    pub(super) fn marked(
-        &mut self,
-        epoch: u32,
-        revision: u64,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<(), CheckError> {
-        match self.marks.insert((epoch, revision), (key.to_vec(), value.to_vec())) {
-            None => Ok(()),
-            Some(before) => wrong(format!("revision {revision} was made twice: {before:?}")),
-        }
-    }
-
-    pub(super) fn watch_began(&mut self, watcher: (u32, u64), watch: Watch) {
-        self.watches.insert(watcher, watch);
-    }
-
-    pub(super) fn watch_delivered(
-        &mut self,
-        watcher: (u32, u64),
-        changes: impl Iterator<Item = (u64, Vec<u8>, Option<Vec<u8>>)>,
-    ) -> Result<(), CheckError> {
-        let Some(watch) = self.watches.get_mut(&watcher) else { return Ok(()) };
-        for (revision, key, value) in changes {
-            let last = watch.seen.last_key_value().map_or(watch.from, |(&last, _)| last);
-            if revision <= last {
-                return wrong(format!("a watch delivered revision {revision} after {last}"));
-            }
-            if !key.starts_with(&watch.prefix) {
-                return wrong(format!(
-                    "a watch delivered {}, which does not have its prefix",
-                    key.escape_ascii()
-                ));
-            }
-            self.changes += 1;
-            watch.seen.insert(revision, (key, value));
-        }
-        Ok(())
-    }
-
-    /// Ends the watches of a process that has ended or lost its session.
-    pub(super) fn watches_of_are_over(&mut self, process: u32) {
-        for (_, watch) in self.watches.range_mut((process, 0)..=(process, u64::MAX)) {
-            watch.is_open = false;
-        }
-    }
-
     /// Notes an arrival at a barrier. Returns its number among all arrivals.
     pub(super) fn arrives(&mut self, epoch: u32, key: &[u8], name: &str, count: u32) -> u64 {
         self.arrivals += 1;
@@ -394,33 +333,8 @@ impl Referee {
         Ok(())
     }
 
-    /// Checks all watches at the end: each has delivered every change that is known to have been made, once and in
-    /// order.
+    /// Checks all rounds at the end.
     pub(super) fn check_at_end(&self) -> Result<(), CheckError> {
-        for ((process, id), watch) in &self.watches {
-            let last = watch.seen.last_key_value().map_or(watch.from, |(&last, _)| last);
-            let until = if watch.is_open { u64::MAX } else { last };
-            if until <= watch.from {
-                continue;
-            }
-            for ((_, revision), (key, value)) in
-                self.marks.range((watch.epoch, watch.from + 1)..=(watch.epoch, until))
-            {
-                if !key.starts_with(&watch.prefix) {
-                    continue;
-                }
-                match watch.seen.get(revision) {
-                    Some((seen, Some(reported))) if seen == key && reported == value => {}
-                    reported => {
-                        return wrong(format!(
-                            "watch {id} of process {process} delivered {reported:?} for revision {revision}, which set {} to {}",
-                            key.escape_ascii(),
-                            value.escape_ascii()
-                        ));
-                    }
-                }
-            }
-        }
         for ((_, run), known) in &self.runs {
             for (number, round) in known.rounds.iter().enumerate() {
                 check_workers(round)

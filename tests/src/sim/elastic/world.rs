@@ -16,6 +16,7 @@ use super::referee::{Referee, Status};
 use super::{Cue, Rules};
 use crate::sim::harness::history::CheckError;
 use crate::sim::harness::network::{Loss, Network, NetworkModel, Notice, Side};
+use crate::sim::harness::revisions;
 use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::node::server::Event;
 use rendezvous_core::rendezvous::participant::Part;
@@ -189,18 +190,23 @@ impl World {
     /// Runs the world to its end.
     pub(in crate::sim) fn play(mut self, seed: u64) -> Result<Report, Failure> {
         let played = self.run().and_then(|()| self.referee.check_at_end());
+        let played = played.and_then(|()| self.context.revisions.check());
         let late_writes = self.late_writers.iter().map(|late_writer| late_writer.disconnects).sum::<u64>();
+        let checked = *played.as_ref().unwrap_or(&revisions::Counts::default());
         let counts = vec![
             ("rounds", self.referee.rounds),
             ("sessions that were resumed", self.rules.resumed),
-            ("changes that watches delivered", self.referee.changes),
+            ("changes that watches delivered", checked.reports),
             ("arrivals that were released", self.referee.released),
             ("writes that came too late", self.referee.stale + late_writes),
             ("nodes that were refused", self.rules.unauthenticated),
             ("requests that were denied", self.rules.denied),
+            ("transactions whose tests were evaluated", checked.transactions),
+            ("reads of several keys", checked.reads),
+            ("requests without an answer that were applied", checked.recovered),
         ];
         let clients = self.nodes.len() + self.clients.len() + self.late_writers.len();
-        self.context.finish((seed, Kind::Elastic), clients, played.map(|()| counts))
+        self.context.finish((seed, Kind::Elastic), clients, played.map(|_| counts))
     }
 
     fn run(&mut self) -> Result<(), CheckError> {
@@ -391,7 +397,7 @@ impl World {
         let node = &mut nodes[host];
         let session = node.session();
         let until = node.trouble_until.max(context.now);
-        if let Some((epoch, session, state)) = node.kill(context, referee)? {
+        if let Some((epoch, session, state)) = node.kill(context)? {
             self.dead_sessions.push(DeadSession { epoch, session, state });
         }
         if let Some((epoch, session, grace, late_until)) = session {

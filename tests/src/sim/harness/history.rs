@@ -25,9 +25,15 @@ pub(in crate::sim) struct History {
 
 impl History {
     pub(in crate::sim) fn begin(&mut self, actor: usize, sim_operation: SimOperation) -> OperationId {
-        self.moments += 1;
-        self.records.push(Record { actor, sim_operation, began: self.moments, ended: None, epoch: None });
+        let began = self.moment();
+        self.records.push(Record { actor, sim_operation, began, ended: None, epoch: None });
         OperationId(self.records.len() - 1)
+    }
+
+    /// Returns a moment after all that were recorded.
+    pub(in crate::sim) const fn moment(&mut self) -> u64 {
+        self.moments += 1;
+        self.moments
     }
 
     /// # Errors
@@ -38,10 +44,10 @@ impl History {
         end: End,
         epoch: Option<u32>,
     ) -> Result<(), CheckError> {
-        self.moments += 1;
+        let moment = self.moment();
         let record = &mut self.records[id.0];
         record.epoch = epoch;
-        match record.ended.replace((self.moments, end)) {
+        match record.ended.replace((moment, end)) {
             None => Ok(()),
             Some((_, before)) => Err(CheckError(format!("{id} ended twice; before: {before}"))),
         }

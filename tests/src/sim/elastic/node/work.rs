@@ -4,6 +4,8 @@ use super::super::order::{Order, Request};
 use super::super::process::SubmitPath;
 use super::super::referee::Referee;
 use super::Node;
+use super::traced::TRACED_KEYS;
+use crate::sim::harness::revisions::TRACED;
 use crate::sim::harness::sim_operation::{End, SimOperation};
 use crate::sim::script::Next;
 use crate::sim::world::SimContext;
@@ -22,15 +24,18 @@ impl Node {
     pub(super) fn work(&mut self, context: &mut SimContext, referee: &mut Referee) {
         if !context.stormy {
             if self.sim_rng.percent(15) {
-                self.mark(context, b"/w/");
+                self.mark(context, TRACED);
             }
             return;
         }
         let namespace = self.joined.as_ref().map(|joined| joined.namespace.clone());
         match (self.sim_rng.index(100), namespace) {
-            (0..8, _) => self.mark(context, b"/w/"),
-            (8..14, _) => self.watch(context, b"/w/"),
-            (14..16, _) => {
+            (0..12, _) => self.use_traced(context),
+            (12..17, _) => {
+                let prefix = self.sim_rng.pick(&[TRACED, TRACED, TRACED, TRACED, b"/p/", b"/r/"]);
+                self.watch(context, prefix);
+            }
+            (17..19, _) => {
                 let grant = ClientFrame::LeaseGrant { ttl_ms: 0 };
                 let local = self.leased_key();
                 let granted = self.ask(
@@ -52,7 +57,7 @@ impl Node {
                     self.perform(context, SimOperation::Add { name: name.clone(), delta: 1 }, self.span());
                 }
             }
-            (16..60, Some(namespace)) => self.work_in_round(context, referee, &namespace),
+            (19..60, Some(namespace)) => self.work_in_round(context, referee, &namespace),
             _ => {
                 if let Next::Do(order) = self.storm.next(&mut self.sim_rng) {
                     self.perform(context, order.sim_operation, order.timeout);
@@ -85,18 +90,20 @@ impl Node {
         }
     }
 
-    fn mark(&mut self, context: &mut SimContext, prefix: &[u8]) {
-        self.marks += 1;
-        let key = [prefix, format!("{}", self.sim_rng.index(3)).as_bytes()].concat();
-        let value = format!("{} of {}", self.marks, self.name).into_bytes();
+    pub(super) fn mark(&mut self, context: &mut SimContext, prefix: &[u8]) {
+        let key = [prefix, format!("{}", self.sim_rng.index(TRACED_KEYS)).as_bytes()].concat();
+        let value = self.make_value();
         let set = ClientFrame::Set { key: Key::raw(&key), value: &value };
-        let order = Order::Mark { key: key.clone(), value: value.clone(), began: context.now };
+        let order = Order::Other { what: "mark", key: key.clone(), began: context.now };
         self.ask(context, SubmitPath::Plain, Operation::Set, self.span(), &set, order);
     }
 
     fn watch(&mut self, context: &mut SimContext, prefix: &[u8]) {
         if self.watches < WATCHES_MAX {
-            let watch = ClientFrame::WatchPrefix { prefix: Key::raw(prefix), from_revision: 0 };
+            // Some begin after a change that was found, which may be that of an earlier life.
+            let found = self.found.values().map(|(revision, _)| revision + 1).max();
+            let from_revision = found.filter(|_| self.sim_rng.percent(40)).unwrap_or(0);
+            let watch = ClientFrame::WatchPrefix { prefix: Key::raw(prefix), from_revision };
             let order = Order::Watch { prefix: prefix.to_vec() };
             if self.ask(context, SubmitPath::Plain, Operation::Watch, self.span(), &watch, order).is_some() {
                 self.watches += 1;
