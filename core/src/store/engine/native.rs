@@ -429,10 +429,9 @@ impl Engine {
         None
     }
 
-    /// Ends one lease that has expired at `now`. Call it until it returns `None`.
-    pub fn lease_expire(&mut self, now: Instant) -> Option<LeasedKeys> {
-        let lease = self.extras.as_ref()?.leases.expired(now)?;
-        self.lease_end(lease).ok()
+    /// Returns a lease that has expired at `now`.
+    pub fn lease_expired(&self, now: Instant) -> Option<LeaseId> {
+        self.extras.as_ref()?.leases.expired(now)
     }
 
     /// Returns when the next lease expires.

@@ -45,8 +45,7 @@ fn watches() -> Option<bool> {
     let then = [Write::Set { key, value: b"v" }];
     let absent = [Compare { key, condition: Condition::Absent }];
     engine.txn(absent.into_iter(), then.into_iter(), core::iter::empty()).ok()?;
-    let leased = engine.lease_expire(Instant::ORIGIN);
-    let expired = leased
-        .is_some_and(|mut leased| leased.lease == lease && engine.remove_leased(&mut leased, 10).is_some());
+    let mut leased = engine.lease_end(engine.lease_expired(Instant::ORIGIN)?).ok()?;
+    let expired = leased.lease == lease && engine.remove_leased(&mut leased, 10).is_some();
     Some(expired && engine.next_ready_watch() == Some(watch) && engine.undelivered(watch).ok()?.count() == 2)
 }

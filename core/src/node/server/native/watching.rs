@@ -218,15 +218,27 @@ impl Native {
     /// Ends expired leases and notifies their owners.
     pub(super) fn expire_leases(&mut self, context: &mut ServerContext<'_>) {
         while !context.is_budget_spent()
-            && let Some(leased) = context.engine.lease_expire(context.now)
+            && let Some(lease) = context.engine.lease_expired(context.now)
         {
-            let lease = leased.lease;
+            if self.may_have_been_renewed(context, lease)
+                && context.engine.lease_renew(context.now, lease).is_ok()
+            {
+                continue;
+            }
+            let Ok(leased) = context.engine.lease_end(lease) else { return };
             self.begin(context, Job::RemoveLeased(leased, None));
             if let Some(request) = self.forget_lease(lease) {
                 let over = ServerFrame::LeaseOver { lease: lease.0, why: Why::Deadline };
                 self.push(context.conns, request, &over);
             }
         }
+    }
+
+    /// Whether its owner has sent frames that the server has not looked at.
+    fn may_have_been_renewed(&self, context: &ServerContext<'_>, lease: LeaseId) -> bool {
+        let owner = self.watching.leases.get(lease);
+        let conn = owner.and_then(|owner| self.sessions.conn_of(owner.session));
+        conn.and_then(|conn| context.conns.get(conn)).is_some_and(|conn| conn.is_parked)
     }
 
     /// Ends the watches and leases of a session that has ended.

@@ -48,7 +48,7 @@ fn lease_end(engine: &mut Engine, lease: LeaseId) -> Result<u64, LeaseError> {
 }
 
 fn lease_expire(engine: &mut Engine, now: Instant) -> Option<LeaseId> {
-    let mut leased = engine.lease_expire(now)?;
+    let mut leased = engine.lease_end(engine.lease_expired(now)?).expect("it lives");
     complete(|| engine.remove_leased(&mut leased, 1));
     Some(leased.lease)
 }

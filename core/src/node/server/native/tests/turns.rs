@@ -183,6 +183,38 @@ fn a_session_whose_frames_wait_is_alive() {
 }
 
 #[test]
+fn a_lease_lives_while_the_frames_of_its_owner_wait() {
+    let mut rig = Rig::new(ServerLimits::default());
+    let (costly, light) = (rig.open(0, "costly"), rig.open(1, "light"));
+    let add = ClientFrame::Add { key: key("/n"), delta: 1 };
+    // No other client is active.
+    rig.after(Duration::from_millis(300));
+    let granted = rig.wanted(costly, 1, &ClientFrame::LeaseGrant { ttl_ms: 20 });
+    assert_eq!(granted, ["1 Number 1"]);
+    rig.send(costly, &check(2, 20_000));
+    assert_eq!(rig.wanted(light, 1, &add).len(), 1);
+    // These wait until the pause after the first is over.
+    let renewal = encoded(4, 0, &ClientFrame::LeaseRenew { lease: 1 });
+    rig.send(costly, &[check(3, 20_000), renewal].concat());
+    let began = rig.now;
+    let mut lines = Vec::new();
+    for id in 2..500 {
+        assert_eq!(rig.wanted(light, id, &add).len(), 1);
+        lines.extend(rig.lines(costly));
+        if lines.len() == 3 {
+            break;
+        }
+        rig.after(Duration::from_millis(1));
+    }
+    assert!(rig.now.since(began) > Duration::from_millis(60), "{:?}", rig.now.since(began));
+    assert_eq!(lines, ["2 Outcome false", "3 Outcome false", "4 Done"]);
+    // Without frames that wait it ends in time.
+    rig.after(Duration::from_millis(21));
+    let over = rig.lines(costly);
+    assert!(over.len() == 1 && over[0].contains("LeaseOver"), "{over:?}");
+}
+
+#[test]
 fn a_client_alone_does_not_wait_for_others() {
     let mut rig = Rig::new(ServerLimits::default());
     let (conn, other) = (rig.open(0, "alone"), rig.open(1, "silent"));
