@@ -190,7 +190,9 @@ impl World {
     /// Runs the world to its end.
     pub(in crate::sim) fn play(mut self, seed: u64) -> Result<Report, Failure> {
         let played = self.run().and_then(|()| self.referee.check_at_end());
-        let played = played.and_then(|()| self.context.revisions.check());
+        let nodes = self.nodes.len();
+        let of_c10d = self.context.history.records().iter().filter(|record| nodes <= record.actor);
+        let played = played.and_then(|()| self.context.revisions.check(of_c10d));
         let late_writes = self.late_writers.iter().map(|late_writer| late_writer.disconnects).sum::<u64>();
         let checked = *played.as_ref().unwrap_or(&revisions::Counts::default());
         let counts = vec![
@@ -204,6 +206,7 @@ impl World {
             ("transactions whose tests were evaluated", checked.transactions),
             ("reads of several keys", checked.reads),
             ("requests without an answer that were applied", checked.recovered),
+            ("answers of c10d that have a revision", checked.located),
         ];
         let clients = self.nodes.len() + self.clients.len() + self.late_writers.len();
         self.context.finish((seed, Kind::Elastic), clients, played.map(|_| counts))

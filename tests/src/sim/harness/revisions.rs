@@ -17,6 +17,8 @@
 //! value that is found has one origin. Where it remains unknown whether a request without an answer changed a key, nothing
 //! is concluded from that key's state.
 //!
+//! Answers of c10d have no revisions. Those that name a value whose revision is known from elsewhere have a position, too.
+//!
 //! Each process of the server, a *life*, has an order of its own, and all its revisions are above those of earlier
 //! lives.
 
@@ -24,7 +26,7 @@ mod life;
 #[cfg(test)]
 mod tests;
 
-use super::history::CheckError;
+use super::history::{CheckError, Record};
 use life::Life;
 use rendezvous_core::error::Effect;
 use rendezvous_core::store::op::{Key, Keys};
@@ -185,6 +187,8 @@ pub(in crate::sim) struct Counts {
     pub(in crate::sim) recovered: u64,
     /// Changes that watches reported.
     pub(in crate::sim) reports: u64,
+    /// Answers of c10d that have a position.
+    pub(in crate::sim) located: u64,
 }
 
 /// Requests and answers of all native clients. Moments are numbers that grow through the whole run.
@@ -266,12 +270,17 @@ impl Revisions {
         watch.frames.push((moment, watch.reports.last().map_or(0, |report| report.revision)));
     }
 
-    /// Checks the whole history.
-    pub(in crate::sim) fn check(&self) -> Result<Counts, CheckError> {
+    /// Checks the whole history. `records` has the operations of c10d.
+    pub(in crate::sim) fn check<'r>(
+        &self,
+        records: impl Iterator<Item = &'r Record> + Clone,
+    ) -> Result<Counts, CheckError> {
         let lives: BTreeSet<u32> = self.requests.iter().filter_map(|request| request.life).collect();
         let (mut counts, mut before) = (Counts::default(), None);
         for number in lives {
-            let life = Life::new(number, before, self)?;
+            let located = Life::new(number, before, self, &[])?.locate(records.clone());
+            counts.located += located.len() as u64;
+            let life = Life::new(number, before, self, &located)?;
             life.check(&mut counts)?;
             before = life.last().max(before);
         }

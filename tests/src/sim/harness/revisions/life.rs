@@ -1,11 +1,14 @@
 //! One life of the server: its changes by revision, and the checks of all requests against them.
 
 use super::{Action, Change, Content, Counts, Found, Outcome, Request, Revisions, TRACED, Test, Watch};
-use crate::sim::harness::history::CheckError;
-use crate::sim::harness::sim_operation::Text;
+use crate::sim::harness::history::{CheckError, Record};
+use crate::sim::harness::sim_operation::{Answer, End, SimOperation, Text};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+/// Number in place of that of a process, for operations of c10d.
+const C10D: u32 = u32::MAX;
 
 /// Position of a request with writes.
 #[derive(Clone, Copy, Debug)]
@@ -84,11 +87,18 @@ fn wrong<T>(what: String) -> Result<T, CheckError> {
 }
 
 impl<'a> Life<'a> {
-    pub(super) fn new(number: u32, before: Option<u64>, history: &'a Revisions) -> Result<Self, CheckError> {
+    /// Orders the requests of a life. `located` has more of them.
+    pub(super) fn new(
+        number: u32,
+        before: Option<u64>,
+        history: &'a Revisions,
+        located: &'a [Request],
+    ) -> Result<Self, CheckError> {
+        let all = history.requests.iter().chain(located);
         let mut life = Self {
             number,
             before,
-            requests: history.requests.iter().filter(|request| request.life == Some(number)).collect(),
+            requests: all.filter(|request| request.life == Some(number)).collect(),
             watches: history.watches.values().filter(|watch| watch.life == number).collect(),
             sights: Vec::new(),
             seen: Seen::default(),
@@ -250,6 +260,53 @@ impl<'a> Life<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns those operations of c10d whose positions follow from the values that they name.
+    pub(super) fn locate<'r>(&self, records: impl Iterator<Item = &'r Record>) -> Vec<Request> {
+        let values = self.changes.iter().filter_map(|(&revision, change)| match &change.content {
+            Content::Value(value) => Some(((&change.key[..], &value[..]), revision)),
+            _ => None,
+        });
+        let revisions: BTreeMap<_, _> = values.collect();
+        let key_of = |name: &str| format!("/{name}").into_bytes();
+        let revision_of = |name: &str, value: &[u8]| revisions.get(&(&key_of(name)[..], value)).copied();
+        let found = |name: &str, value: &[u8]| {
+            Some((key_of(name), Found::Value(revision_of(name, value)?, value.to_vec())))
+        };
+        let set =
+            |name: &str, value: &[u8]| Change { key: key_of(name), content: Content::Value(value.to_vec()) };
+        let locate = |operation: &SimOperation, answer: &Answer| {
+            let (writes, outcome) = match (operation, answer) {
+                (SimOperation::Get { name, .. }, Answer::Value(value)) => {
+                    (Vec::new(), Outcome::Found(vec![found(name, value)?]))
+                }
+                (SimOperation::MultiGet { names, .. }, Answer::Values(values)) => {
+                    let pairs = names.iter().zip(values);
+                    let found: Vec<_> = pairs.filter_map(|(name, value)| found(name, value)).collect();
+                    (Vec::new(), Outcome::Found(found))
+                }
+                (SimOperation::Set { name, value }, Answer::Done) => {
+                    let last = revision_of(name, value)?;
+                    (vec![set(name, value)], Outcome::Applied { branch: 0, last })
+                }
+                (SimOperation::MultiSet { pairs }, Answer::Done) => {
+                    let (name, value) = pairs.last()?;
+                    let writes = pairs.iter().map(|(name, value)| set(name, value)).collect();
+                    (writes, Outcome::Applied { branch: 0, last: revision_of(name, value)? })
+                }
+                _ => return None,
+            };
+            Some((Action::Txn { tests: Vec::new(), branches: [writes, Vec::new()] }, outcome))
+        };
+        let of_life = records.filter(|record| record.epoch == Some(self.number));
+        let located = (0..).zip(of_life).filter_map(|(id, record)| {
+            let Some((ended, End::Responded(answer))) = &record.ended else { return None };
+            let (action, outcome) = locate(&record.sim_operation, answer)?;
+            let (key, began, ended, life) = ((C10D, id), record.began, *ended, record.epoch);
+            Some(Request { key, action, is_immediate: false, began, ended, life, outcome })
+        });
+        located.collect()
     }
 
     /// Notes which traced keys the requests may have changed whose positions are unknown.

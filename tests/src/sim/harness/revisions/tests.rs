@@ -1,7 +1,10 @@
 //! Histories by hand. The wrong ones are refused for their own reason.
 
 use super::{Counts, RequestKey, Revisions};
+use crate::sim::harness::history::History;
+use crate::sim::harness::sim_operation::{Answer, End, SimOperation};
 use rendezvous_core::error::Effect;
+use rendezvous_core::store::call::WaitMode;
 use rendezvous_core::store::op::{Key, Keys};
 use rendezvous_core::store::txn::{Compare, Condition, Write};
 use rendezvous_core::store::value_ref::ValueRef;
@@ -16,15 +19,15 @@ type Reported<'a> = (u64, &'a [u8], Option<&'a [u8]>);
 #[derive(Default)]
 struct Story {
     revisions: Revisions,
-    moment: u64,
     life: u32,
     id: u64,
+    /// Operations of c10d.
+    records: History,
 }
 
 impl Story {
     fn next_moment(&mut self) -> u64 {
-        self.moment += 1;
-        self.moment
+        self.records.moment()
     }
 
     fn ask(&mut self, process: u32, frame: &ClientFrame<'_>) -> RequestKey {
@@ -103,13 +106,13 @@ impl Story {
 
     #[track_caller]
     fn is_refused(&self, reason: &str) {
-        let refused = self.revisions.check().expect_err("a wrong history").0;
+        let refused = self.revisions.check(self.records.records().iter()).expect_err("a wrong history").0;
         assert!(refused.contains(reason), "{refused}");
     }
 
     #[track_caller]
     fn is_accepted(&self) -> Counts {
-        self.revisions.check().expect("a correct history")
+        self.revisions.check(self.records.records().iter()).expect("a correct history")
     }
 }
 
@@ -139,7 +142,7 @@ fn a_correct_history_is_accepted() {
     story.read(3, [None, None]);
     story.set(3, A, b"6", 100);
     let counts = story.is_accepted();
-    assert_eq!(counts, Counts { transactions: 3, reads: 3, recovered: 0, reports: 2 });
+    assert_eq!(counts, Counts { transactions: 3, reads: 3, recovered: 0, reports: 2, located: 0 });
 }
 
 #[test]
@@ -292,4 +295,29 @@ fn a_restarted_server_has_other_revisions_and_no_data() {
     stale.set(2, A, b"7", 100);
     stale.watch(3, 100);
     stale.is_refused("begins after 2");
+}
+
+/// A client of c10d reads and writes what a native one reads.
+#[test]
+fn answers_of_c10d_are_in_the_same_order() {
+    let (name, timeout) = ("w/a".to_owned(), WaitMode::Once);
+    let get = SimOperation::Get { name, timeout };
+    let mut story = story();
+    let id = story.records.begin(5, get.clone());
+    story.records.end(id, End::Responded(Answer::Value(b"2".to_vec())), Some(0)).expect("one end");
+    assert_eq!(story.is_accepted().located, 1);
+    // The native client had overwritten that value before.
+    let mut stale = self::story();
+    let id = stale.records.begin(5, get);
+    stale.records.end(id, End::Responded(Answer::Value(b"1".to_vec())), Some(0)).expect("one end");
+    stale.is_refused("found a state that was not there");
+    // A native client does not see what this one had written.
+    let mut unseen = self::story();
+    let set = SimOperation::Set { name: "r/0".to_owned(), value: b"6".to_vec() };
+    let id = unseen.records.begin(5, set);
+    unseen.records.end(id, End::Responded(Answer::Done), Some(0)).expect("one end");
+    unseen.set(2, A, b"7", 4);
+    let get = ClientFrame::Get { timeout_ms: 0, key: Key::raw(b"/r/0") };
+    unseen.call(2, &get, &ServerFrame::Value { revision: 5, value: Some(ValueRef::Bytes(b"6")) });
+    unseen.is_refused("had been seen before");
 }
