@@ -6,6 +6,7 @@ use crate::last_event::LastEvent;
 use crate::op::OpCell;
 use crate::prelude::*;
 use rendezvous_core::driver::loop_client::{Loop, MemberId};
+use rendezvous_core::sorted::SortedMap;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -27,7 +28,7 @@ pub struct rdzv_loop {
     pub(crate) stores: Loop,
     /// Data that the last event points to.
     pub(crate) last_event: LastEvent,
-    pub(crate) members: HashMap<MemberId, Box<rdzv_loop_member>>,
+    pub(crate) members: SortedMap<MemberId, Box<rdzv_loop_member>>,
     /// Operations under way with their members, by the numbers of their calls.
     pub(crate) ops: HashMap<u64, (MemberId, Arc<OpCell>)>,
     /// Dropped after what may run code of the program when it is dropped.
@@ -50,7 +51,7 @@ pub struct rdzv_loop_member {
 impl rdzv_loop {
     pub(crate) fn new(stores: Loop, home: Arc<Home>) -> Self {
         let gate = Gate::new(stores.fd());
-        let (members, ops) = (HashMap::new(), HashMap::new());
+        let (members, ops) = (SortedMap::new(), HashMap::new());
         Self { stores, home, last_event: LastEvent::default(), members, ops, gate }
     }
 

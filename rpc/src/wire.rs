@@ -118,7 +118,7 @@ impl Header {
 ///
 /// # Errors
 /// The length of the body, if it is over the maximum; nothing was written.
-pub fn encode_frame(out: &mut impl Sink, id: u64, frame: &impl Message) -> Result<(), usize> {
+pub fn encode_frame(out: &mut dyn Sink, id: u64, frame: &impl Message) -> Result<(), usize> {
     let mut length = Length::default();
     frame.write_body(&mut length);
     let body_bytes =

@@ -45,7 +45,7 @@ macro_rules! open_choice {
         }
 
         impl<'a> $crate::wire::native::Field<'a> for $name {
-            fn write(&self, out: &mut impl $crate::wire::sink::Sink) {
+            fn write(&self, out: &mut dyn $crate::wire::sink::Sink) {
                 $crate::wire::native::Field::write(&self.number(), out);
             }
 

@@ -8,7 +8,7 @@ pub trait Message {
     fn kind(&self) -> u16;
 
     /// Writes the fields.
-    fn write_body(&self, out: &mut impl Sink);
+    fn write_body(&self, out: &mut dyn Sink);
 }
 
 /// Defines the frames of one end of a connection: an enum, its parser, and its [`Message`]. The names of the parts that it
@@ -81,7 +81,7 @@ macro_rules! define_frames {
             }
 
             #[allow(unused_variables, reason = "some kinds have no fields")]
-            fn write_body(&self, out: &mut impl Sink) {
+            fn write_body(&self, out: &mut dyn Sink) {
                 match self {
                     $(Self::$variant { $($field),* } => { $($field.write(out);)* })*
                 }

@@ -219,7 +219,7 @@ pub struct Label {
 ///
 /// # Errors
 /// The length of the body in bytes, when it exceeds 32 bits; nothing was written.
-pub fn encode_frame(out: &mut impl Sink, label: Label, frame: &impl Message) -> Result<(), usize> {
+pub fn encode_frame(out: &mut dyn Sink, label: Label, frame: &impl Message) -> Result<(), usize> {
     let mut length = Length::default();
     frame.write_body(&mut length);
     let body_bytes = u32::try_from(length.0).map_err(|_| length.0)?;

@@ -18,6 +18,7 @@ use rendezvous_core::driver::threads::{self, Thread, panic_text};
 use rendezvous_core::error::ErrorKind;
 use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::rendezvous::store_info::{RendezvousInfo, RendezvousStoreInfo};
+use rendezvous_core::sorted::SortedMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Number of calls that the agent makes at a time: one to the rendezvous, and one to the round's store.
@@ -49,7 +50,7 @@ struct Shared {
 pub(super) struct Calls {
     jobs: Option<Sender<Job>>,
     threads: Vec<Thread>,
-    pending: HashMap<u64, CancelToken>,
+    pending: SortedMap<u64, CancelToken>,
     shared: Arc<Shared>,
 }
 
@@ -65,7 +66,7 @@ impl Calls {
             threads::spawn("rdzv-agent-call", move || run(&shared, &jobs))
         };
         let threads = (0..THREADS).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { jobs: Some(sender), threads, pending: HashMap::new(), shared })
+        Ok(Self { jobs: Some(sender), threads, pending: SortedMap::new(), shared })
     }
 
     pub(super) fn begin(&mut self, id: u64, request: Request) {

@@ -18,6 +18,7 @@ use rendezvous_core::driver::event_loop::{EventLoop, Waker};
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::threads::{self, Thread};
 use rendezvous_core::opaque::opaque_debug;
+use rendezvous_core::sorted::SortedMap;
 
 /// Longest wait for the end of the hooks.
 const HOOKS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -114,7 +115,7 @@ pub struct ForeignWorkers {
     host: String,
     devices: Devices,
     /// Host of each worker of this start, and the cause of its exit.
-    notes: HashMap<u32, (Box<str>, Box<str>)>,
+    notes: SortedMap<u32, (Box<str>, Box<str>)>,
 }
 
 opaque_debug!(ForeignWorkers);
@@ -142,7 +143,7 @@ impl ForeignWorkers {
             happened: VecDeque::new(),
             host,
             devices,
-            notes: HashMap::new(),
+            notes: SortedMap::new(),
         })
     }
 
@@ -183,7 +184,7 @@ impl ForeignWorkers {
                 return None;
             }
         };
-        let note = self.notes.entry(local_rank?).or_default();
+        let note = self.notes.entry(local_rank?, Default::default);
         if !host.is_empty() {
             note.0 = host;
         }

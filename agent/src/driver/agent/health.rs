@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Waker, Watch};
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::threads::{self, Thread};
+use rendezvous_core::sorted::SortedMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -58,7 +59,7 @@ impl HealthServer {
             watch: Some(watch),
             paused_until: None,
             listener,
-            connections: HashMap::new(),
+            connections: SortedMap::new(),
             next: 1,
             connection_timeout,
             shared: Arc::clone(&shared),
@@ -93,7 +94,7 @@ struct HealthListener {
     // Watches are dropped before what they watch. `None` while no connection is accepted.
     watch: Option<Watch>,
     paused_until: Option<Instant>,
-    connections: HashMap<u64, HealthConnection>,
+    connections: SortedMap<u64, HealthConnection>,
     listener: TcpListener,
     next: u64,
     connection_timeout: Duration,
@@ -147,8 +148,7 @@ impl HealthListener {
     fn accept(&mut self) {
         loop {
             let now = self.events.clock().now();
-            let oldest = self.connections.iter().min_by_key(|(token, _)| **token);
-            let oldest = oldest.filter(|_| self.connections.len() >= CONNECTIONS_MAX);
+            let oldest = self.connections.first().filter(|_| self.connections.len() >= CONNECTIONS_MAX);
             let oldest = oldest.map(|(&token, connection)| (token, connection.accepted_at));
             if let Some((_, accepted_at)) = oldest.filter(|(_, at)| *at + REQUEST_TIME_MIN > now) {
                 self.paused_until = Some(accepted_at + REQUEST_TIME_MIN);

@@ -118,7 +118,7 @@ pub struct LocalWorkers {
     /// Error files of the workers of this start.
     error_files: ErrorWatch,
     /// Why return values of workers of this start are missing, by local rank.
-    not_returned: HashMap<u32, String>,
+    not_returned: SortedMap<u32, String>,
 }
 
 impl LocalWorkers {
@@ -160,7 +160,7 @@ impl LocalWorkers {
             is_stopping: false,
             logs,
             error_files,
-            not_returned: HashMap::new(),
+            not_returned: SortedMap::new(),
         })
     }
 
@@ -311,7 +311,9 @@ impl LocalWorkers {
                 }
                 let at = Instant::from_nanos(at_ns.saturating_sub(self.origin_ns));
                 if exit == ExitStatus::Code(NOT_RETURNED) {
-                    self.not_returned.extend(returned.failure().map(|message| (local_rank, message)));
+                    if let Some(message) = returned.failure() {
+                        self.not_returned.insert(local_rank, message);
+                    }
                 }
                 let returned = if let Returned::Bytes(bytes) = returned { Some(bytes) } else { None };
                 self.happened.push_back(WorkerEvent::Exited { local_rank, exit, at, was_ending, returned });

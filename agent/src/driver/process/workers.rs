@@ -6,8 +6,8 @@ use super::function::{ReturnedHead, outcome};
 use super::program::memory_file;
 use alloc::vec::Vec;
 use core::mem::size_of;
+use rendezvous_core::sorted::SortedMap;
 use rustix::fs::MemfdFlags;
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 
 /// Workers that were requested and have not ended, by their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Workers(HashMap<u32, Worker>);
+pub(super) struct Workers(SortedMap<u32, Worker>);
 
 #[derive(Debug)]
 struct Worker {

@@ -13,6 +13,7 @@ use crate::driver::take::strip_scope;
 use crate::error::{Cause, Failure, Operation, Phase};
 use crate::ids::ConnId;
 use crate::node::multi_client::{Answer, FailedCall, Input, MultiClient, MultiClientOptions, Output};
+use crate::sorted::SortedMap;
 use crate::store::call::{Call, CallId};
 use crate::store::clue::{CLUE_TIMEOUT, Clue};
 
@@ -27,7 +28,7 @@ pub(super) struct LoopStore {
     options: StoreOptions,
     client: MultiClient,
     /// By the generation of the connection's id.
-    connections: HashMap<u32, (ConnId, Connection)>,
+    connections: SortedMap<u32, (ConnId, Connection)>,
     /// For all connections together.
     ack_watch: AckWatch,
     lookup: HostLookup,
@@ -50,7 +51,7 @@ impl LoopStore {
             peer: endpoint_text(host, port).into(),
             options,
             client,
-            connections: HashMap::new(),
+            connections: SortedMap::new(),
             ack_watch: AckWatch::default(),
             lookup: HostLookup::new(host, port),
             unflushed: Vec::new(),
@@ -107,7 +108,7 @@ impl LoopStore {
                 }
             }
         }
-        for (conn, connection) in self.connections.values_mut() {
+        for (_, (conn, connection)) in self.connections.iter_mut() {
             connection.update_interest(!self.client.unsent(*conn).is_empty());
         }
     }

@@ -119,7 +119,7 @@ impl Message for &EncodedRequest {
         }
     }
 
-    fn write_body(&self, out: &mut impl Sink) {
+    fn write_body(&self, out: &mut dyn Sink) {
         match &self.content {
             Content::Frame(_, body) => out.put(body),
             Content::Call(owned) => sent_frame(owned, self.span).write_body(out),

@@ -2,6 +2,7 @@
 
 use crate::driver::prelude::*;
 use crate::rendezvous::rdzv_settings::RdzvSettings;
+use crate::sorted::SortedMap;
 use alloc::string::String;
 
 /// Largest number of runs that are remembered.
@@ -15,7 +16,7 @@ pub struct LastRounds(Mutex<Rounds>);
 
 #[derive(Debug, Default)]
 struct Rounds {
-    runs: HashMap<(String, u16, String), LastRound>,
+    runs: SortedMap<(String, u16, String), LastRound>,
     /// Number of uses so far, as a clock.
     uses: u64,
 }
@@ -41,7 +42,7 @@ impl LastRounds {
     pub fn entered(&self, settings: &RdzvSettings, round: u64) {
         let Rounds { runs, uses } = &mut *self.0.locked();
         *uses += 1;
-        let last = runs.entry(key(settings)).or_insert(LastRound { round, last_use: 0 });
+        let last = runs.entry(key(settings), || LastRound { round, last_use: 0 });
         *last = LastRound { round: round.max(last.round), last_use: *uses };
         if runs.len() > RUNS_MAX {
             let oldest = runs.iter().min_by_key(|(_, last)| last.last_use).map(|(run, _)| run.clone());

@@ -94,7 +94,7 @@ impl<'a> Body<'a> {
 /// Field of a body.
 pub trait Field<'a>: Sized {
     /// Writes the field.
-    fn write(&self, out: &mut impl Sink);
+    fn write(&self, out: &mut dyn Sink);
 
     /// Reads the field.
     ///
@@ -107,7 +107,7 @@ pub trait Field<'a>: Sized {
 macro_rules! records {
     ($($name:ident { $($field:ident),* })*) => {$(
         impl<'a> Field<'a> for $name<'a> {
-            fn write(&self, out: &mut impl Sink) {
+            fn write(&self, out: &mut dyn Sink) {
                 $(self.$field.write(out);)*
             }
 
@@ -122,7 +122,7 @@ macro_rules! records {
 macro_rules! variants {
     ($($name:ident { $($number:literal $variant:ident $(($only:ident))? $({ $($field:ident),* })?,)* })*) => {$(
         impl<'a> Field<'a> for $name<'a> {
-            fn write(&self, out: &mut impl Sink) {
+            fn write(&self, out: &mut dyn Sink) {
                 match self {
                     $(Self::$variant $(($only))? $({ $($field),* })? => {
                         u8::write(&$number, out);
@@ -151,7 +151,7 @@ pub(super) use {records, variants};
 macro_rules! integers {
     ($($type:ty)*) => {$(
         impl<'a> Field<'a> for $type {
-            fn write(&self, out: &mut impl Sink) {
+            fn write(&self, out: &mut dyn Sink) {
                 out.put(&self.to_le_bytes());
             }
 
@@ -164,7 +164,7 @@ macro_rules! integers {
 integers!(u8 u16 u32 u64 i32 i64);
 
 impl<'a, const N: usize> Field<'a> for [u8; N] {
-    fn write(&self, out: &mut impl Sink) {
+    fn write(&self, out: &mut dyn Sink) {
         out.put(self);
     }
 
@@ -175,7 +175,7 @@ impl<'a, const N: usize> Field<'a> for [u8; N] {
 
 /// Bytes, limited as a value.
 impl<'a> Field<'a> for &'a [u8] {
-    fn write(&self, out: &mut impl Sink) {
+    fn write(&self, out: &mut dyn Sink) {
         (self.len() as u64).write(out);
         out.put(self);
     }
@@ -186,7 +186,7 @@ impl<'a> Field<'a> for &'a [u8] {
 }
 
 impl<'a> Field<'a> for ValueRef<'a> {
-    fn write(&self, out: &mut impl Sink) {
+    fn write(&self, out: &mut dyn Sink) {
         match self {
             Self::Shared(bytes) => {
                 (bytes.len() as u64).write(out);
@@ -202,7 +202,7 @@ impl<'a> Field<'a> for ValueRef<'a> {
 }
 
 impl<'a> Field<'a> for Key<'a> {
-    fn write(&self, out: &mut impl Sink) {
+    fn write(&self, out: &mut dyn Sink) {
         (self.len() as u64).write(out);
         self.pieces().into_iter().for_each(|part| out.put(part));
     }
@@ -213,7 +213,7 @@ impl<'a> Field<'a> for Key<'a> {
 }
 
 impl<'a> Field<'a> for Keys<'a> {
-    fn write(&self, out: &mut impl Sink) {
+    fn write(&self, out: &mut dyn Sink) {
         (self.len() as u64).write(out);
         self.iter().for_each(|key| key.write(out));
     }
@@ -227,7 +227,7 @@ impl<'a> Field<'a> for Keys<'a> {
 }
 
 impl<'a> Field<'a> for Pairs<'a> {
-    fn write(&self, out: &mut impl Sink) {
+    fn write(&self, out: &mut dyn Sink) {
         (self.len() as u64).write(out);
         self.iter().for_each(|(key, value)| {
             key.write(out);
@@ -245,7 +245,7 @@ impl<'a> Field<'a> for Pairs<'a> {
 
 /// A `u8`: 1 or 0; any other value is invalid.
 impl<'a> Field<'a> for bool {
-    fn write(&self, out: &mut impl Sink) {
+    fn write(&self, out: &mut dyn Sink) {
         u8::from(*self).write(out);
     }
 
@@ -260,7 +260,7 @@ impl<'a> Field<'a> for bool {
 
 /// Two fields, one after the other.
 impl<'a, A: Field<'a>, B: Field<'a>> Field<'a> for (A, B) {
-    fn write(&self, out: &mut impl Sink) {
+    fn write(&self, out: &mut dyn Sink) {
         self.0.write(out);
         self.1.write(out);
     }
@@ -272,7 +272,7 @@ impl<'a, A: Field<'a>, B: Field<'a>> Field<'a> for (A, B) {
 
 /// A `u8` that says whether there is a value, and the value.
 impl<'a, T: Field<'a>> Field<'a> for Option<T> {
-    fn write(&self, out: &mut impl Sink) {
+    fn write(&self, out: &mut dyn Sink) {
         self.is_some().write(out);
         if let Some(value) = self {
             value.write(out);
@@ -334,7 +334,7 @@ fn record<'a, T: Field<'a>>(body: &mut Body<'a>) -> Result<T, BodyError> {
 }
 
 impl<'a, T: Field<'a> + Copy> Field<'a> for List<'a, T> {
-    fn write(&self, out: &mut impl Sink) {
+    fn write(&self, out: &mut dyn Sink) {
         (self.len() as u64).write(out);
         for item in self.iter() {
             let mut length = crate::wire::sink::Length::default();

@@ -244,7 +244,7 @@ pub struct Batched<F>(pub F);
 macro_rules! batched {
     ($name:ident) => {
         impl<'a> Field<'a> for Batched<$name<'a>> {
-            fn write(&self, out: &mut impl Sink) {
+            fn write(&self, out: &mut dyn Sink) {
                 self.0.kind().write(out);
                 self.0.write_body(out);
             }

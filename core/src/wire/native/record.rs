@@ -233,7 +233,7 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Field<'a> for Entry<'a> {
-    fn write(&self, out: &mut impl Sink) {
+    fn write(&self, out: &mut dyn Sink) {
         Key::raw(self.run_id).write(out);
         self.node.write(out);
         self.address.write(out);

@@ -161,7 +161,7 @@ impl Message for Encoded<'_> {
         self.0.kind
     }
 
-    fn write_body(&self, out: &mut impl Sink) {
+    fn write_body(&self, out: &mut dyn Sink) {
         out.put(&self.0.body);
     }
 }

@@ -10,6 +10,7 @@ use rendezvous_core::driver::event_loop::{EventLoop, Interest, Token, Watch};
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::random::random_seed;
 use rendezvous_core::driver::temporary::temporary_folder;
+use rendezvous_core::sorted::SortedMap;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -41,7 +42,7 @@ pub(super) struct Timers {
     #[expect(dead_code, reason = "held: the loop's descriptor becomes readable by it")]
     watch: Watch,
     /// Living processes that have timers or had some.
-    held: HashMap<u32, Held>,
+    held: SortedMap<u32, Held>,
     pipe: File,
     path: PathBuf,
     /// Process that removes the pipe; a forked child does not.
@@ -76,7 +77,7 @@ impl Timers {
         };
         Ok(Self {
             watch,
-            held: HashMap::new(),
+            held: SortedMap::new(),
             pipe,
             path,
             owner: std::process::id(),
