@@ -83,7 +83,11 @@ fn prefixes(criterion: &mut Criterion) {
             });
         });
         group.bench_function(BenchmarkId::new("page_of_100", keys), |bencher| {
-            bencher.iter(|| black_box(engine.page(b"/key/", b"/key/5", 100).0.iter().count()));
+            bencher.iter(|| {
+                let mut list = engine.list(b"/key/", b"/key/5", 100, usize::MAX);
+                while !engine.list_some(&mut list, 256) {}
+                black_box(list.count())
+            });
         });
     }
     group.finish();

@@ -19,6 +19,7 @@ use crate::ids::{ConnId, WaiterId};
 use crate::limits::{COPIED_BYTES_PER_UNIT, ServerLimits};
 use crate::prelude::*;
 use crate::store::engine::{ApplyError, Engine};
+use crate::store::op::Request;
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
 use crate::time::{PauseDetector, Poller};
 use crate::wire::native::{MAGIC, Why};
@@ -42,6 +43,8 @@ enum Rest {
     Parked,
 }
 
+/// Number of keys that one step of long work looks at.
+const KEYS_PER_STEP: usize = 256;
 /// Maximum number of bytes that are sent to one connection before the next one's turn.
 const SENT_AT_ONCE_MAX: usize = 256 * 1024;
 /// First byte of a TLS connection: the type of the record that holds ClientHello (RFC 8446, section 5.1).
@@ -394,6 +397,13 @@ impl Server {
             }
             let Protocol::C10d(machine) = &mut conn.protocol else { return Ok((used, Rest::Nothing)) };
             let request = match machine.next(&input[used..], &limits.frame, &mut conn.outbox.writer(pool)) {
+                Ok(Next::Request { request: Request::ListKeys, bytes }) => {
+                    if !self.list_keys(id)? {
+                        return Ok((used, Rest::Parked));
+                    }
+                    used += bytes;
+                    continue;
+                }
                 Ok(Next::Request { request, bytes }) => {
                     used += bytes;
                     budget.copied(bytes);
@@ -440,6 +450,32 @@ impl Server {
         }
     }
 
+    /// Answers a LIST_KEYS as far as this turn allows. Returns whether that is done; otherwise the request is still the
+    /// connection's next one.
+    fn list_keys(&mut self, id: ConnId) -> Result<bool, CloseReason> {
+        let Self { conns, engine, limits, stats, budget, .. } = self;
+        let begun = conns.at(id).and_then(|conn| conn.listing.take());
+        let mut listing = begun.unwrap_or_else(|| Box::new(engine.list(b"", b"", u64::MAX, usize::MAX)));
+        while !engine.list_some(&mut listing, KEYS_PER_STEP) {
+            if listing.bytes().len() > limits.answer_bytes_max {
+                return Err(CloseReason::AnswerTooLong(listing.bytes().len()));
+            }
+            if budget.spend(engine, conns) {
+                if let Some(conn) = conns.at(id) {
+                    conn.listing = Some(listing);
+                }
+                return Ok(false);
+            }
+        }
+        let (Some(conn), pool) = conns.parts(id) else { return Ok(true) };
+        stats.requests += 1;
+        let mut writer = conn.outbox.writer(pool);
+        writer.put(&listing.count().to_le_bytes());
+        writer.put_shared(listing.bytes());
+        conns.want_to_send(id);
+        Ok(true)
+    }
+
     fn serve_native(&mut self, id: ConnId, input: &[u8]) -> Result<(usize, Rest), CloseReason> {
         let mut used = 0;
         loop {
@@ -463,6 +499,7 @@ impl Server {
                     used += bytes;
                     budget.copied(bytes);
                 }
+                native::Next::Parked => return Ok((used, Rest::Parked)),
                 native::Next::Partial { bytes } => {
                     return Ok((used, Rest::Lacks(bytes.saturating_sub(input.len() - used))));
                 }

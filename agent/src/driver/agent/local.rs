@@ -310,10 +310,10 @@ impl LocalWorkers {
                     self.report_error_files();
                 }
                 let at = Instant::from_nanos(at_ns.saturating_sub(self.origin_ns));
-                if exit == ExitStatus::Code(NOT_RETURNED) {
-                    if let Some(message) = returned.failure() {
-                        self.not_returned.insert(local_rank, message);
-                    }
+                if exit == ExitStatus::Code(NOT_RETURNED)
+                    && let Some(message) = returned.failure()
+                {
+                    self.not_returned.insert(local_rank, message);
                 }
                 let returned = if let Returned::Bytes(bytes) = returned { Some(bytes) } else { None };
                 self.happened.push_back(WorkerEvent::Exited { local_rank, exit, at, was_ending, returned });

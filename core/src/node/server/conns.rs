@@ -7,6 +7,7 @@ use crate::auth::Bytes32;
 use crate::ids::ConnId;
 use crate::prelude::*;
 use crate::shared::SharedBytes;
+use crate::store::engine::Listing;
 use crate::store::server_conn::{self, BufferPool, Outbox, OutboxWriter, ServerConn, held_bytes};
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
@@ -26,6 +27,8 @@ pub(super) struct Conn {
     pub(super) inbox: Vec<u8>,
     /// Unsent answers.
     pub(super) outbox: Outbox,
+    /// Answer to a LIST_KEYS, as far as it has been made.
+    pub(super) listing: Option<Box<Listing>>,
     /// Whether the connection is in the queue `transmits`.
     pub(super) to_send: bool,
     /// Whether its inbox has whole frames for a later turn.
@@ -150,6 +153,7 @@ impl Conns {
             channel: None,
             inbox: Vec::new(),
             outbox: Outbox::default(),
+            listing: None,
             to_send: false,
             is_parked: false,
             life: Life::Open,
@@ -226,10 +230,9 @@ impl Conns {
         let slots = self.slots.iter().zip(0..);
         let holders = slots.filter_map(|(conn, index)| {
             let conn = conn.as_ref()?;
-            Some((
-                conn.charged + conn.outbox.shared_bytes() as u64,
-                ConnId { index, generation: conn.generation },
-            ))
+            let listed = conn.listing.as_ref().map_or(0, |listing| listing.bytes().held_bytes());
+            let shared = (listed + conn.outbox.shared_bytes()) as u64;
+            Some((conn.charged + shared, ConnId { index, generation: conn.generation }))
         });
         holders.max().map(|(charged, id)| (id, charged))
     }

@@ -11,10 +11,10 @@ mod watching;
 
 pub use rounds::why_over;
 
-use super::Budget;
 use super::conns::{Conns, Greeting, Protocol};
 use super::event::{CloseReason, Event, Stats};
 use super::instance::ServerInstance;
+use super::{Budget, KEYS_PER_STEP};
 use crate::access::{Access, AuthToken};
 use crate::barrier::service::Barriers;
 use crate::ids::ConnId;
@@ -24,9 +24,11 @@ use crate::prelude::*;
 use crate::rendezvous::service::Rendezvous;
 use crate::session::table::{FrameRefused, Input, Outcome, Output, Scratch, SessionId, Sessions};
 use crate::store::engine::{Engine, PrefixRemoved};
+use crate::store::txn::Write;
 use crate::wire::native::{
-    ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, MAGIC, Message as _,
-    Scan, ServerFrame, Why, append_frame, body_bytes_max, negotiate, scan, scan_hello, scan_opening,
+    Batched, ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, MAGIC,
+    Message as _, Scan, ServerFrame, Why, append_frame, body_bytes_max, negotiate, scan, scan_hello,
+    scan_opening,
 };
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
@@ -55,6 +57,18 @@ impl ServerContext<'_> {
     /// Returns whether the turn has used up its work. What is left to do follows at the next tick.
     fn is_budget_spent(&mut self) -> bool {
         self.budget.spend(self.engine, self.conns)
+    }
+
+    /// Prepares requests for the keys with a prefix as far as this turn allows. Returns whether that is done.
+    fn order_keys(&mut self) -> bool {
+        loop {
+            if self.engine.order_keys(KEYS_PER_STEP) {
+                return true;
+            }
+            if self.is_budget_spent() {
+                return false;
+            }
+        }
     }
 
     /// Does work that is for others than the connection of the input.
@@ -92,6 +106,8 @@ pub(super) enum Next {
         /// Its length in bytes.
         bytes: usize,
     },
+    /// The server serves the frame in a later turn.
+    Parked,
     /// The frame is incomplete.
     Partial {
         /// Lower bound of its length in bytes.
@@ -221,11 +237,10 @@ impl Native {
             Err(error) => return Err(self.reject(context, conn, error)),
         };
         let body = &input[before + HEADER_BYTES..bytes];
-        context.stats.requests += 1;
         context.budget.subtract(ANSWER_WORK);
         let had_released = self.has_released();
         let served = match (is_open, header.kind) {
-            (false, _) => self.open(context, conn, &header, body),
+            (false, _) => self.open(context, conn, &header, body).map(|()| true),
             (true, HELLO) => {
                 let fault = Fault::new(FaultCode::UnexpectedFrame, HELLO.into(), 0);
                 self.send_unnumbered(context, conn, &ServerFrame::Error { fault });
@@ -233,6 +248,10 @@ impl Native {
             }
             (true, _) => self.frame(context, conn, &header, body),
         };
+        if let Ok(false) = served {
+            return Ok(Next::Parked);
+        }
+        context.stats.requests += 1;
         // What an earlier frame has left is the business of the next tick.
         if !had_released {
             self.serve_released(context);
@@ -296,13 +315,14 @@ impl Native {
         Ok(())
     }
 
+    /// Serves a frame. Returns false if that has to wait for a later turn.
     fn frame(
         &mut self,
         context: &mut ServerContext<'_>,
         conn: ConnId,
         header: &Header,
         body: &[u8],
-    ) -> Result<(), CloseReason> {
+    ) -> Result<bool, CloseReason> {
         let refuse = |native: &mut Self, context: &mut ServerContext<'_>, fault: Fault<'_>| {
             native.send_unnumbered(context, conn, &ServerFrame::Error { fault });
             Err(CloseReason::SessionRefused(fault.code))
@@ -316,7 +336,13 @@ impl Native {
             if let ClientFrame::Heartbeat { nonce } = frame {
                 self.send_unnumbered(context, conn, &ServerFrame::HeartbeatEcho { nonce });
             }
-            return Ok(());
+            return Ok(true);
+        }
+        if let Ok(Some(frame)) = &parsed
+            && removes_prefix_at_once(frame)
+            && !context.order_keys()
+        {
+            return Ok(false);
         }
         let outcome = match self.sessions.request(context.now, conn, header.id, header.sequence) {
             Ok(outcome) => outcome,
@@ -324,20 +350,20 @@ impl Native {
         };
         let request = match outcome {
             Outcome::Fresh(session) => RequestId { session, id: header.id },
-            Outcome::Pending => return Ok(()),
+            Outcome::Pending => return Ok(true),
             Outcome::Refuse(session, fault) => {
                 self.fail(context, RequestId { session, id: header.id }, fault);
-                return Ok(());
+                return Ok(true);
             }
             Outcome::Repeat(bytes) => {
                 context.conns.sink(Some(conn)).put(bytes);
                 context.conns.want_to_send(conn);
-                return Ok(());
+                return Ok(true);
             }
             Outcome::Forgotten(fault) => {
                 let label = Label { id: header.id, sequence: 0, flags: 0 };
                 self.send_labelled(context, conn, label, &ServerFrame::Error { fault });
-                return Ok(());
+                return Ok(true);
             }
         };
         match parsed {
@@ -357,7 +383,7 @@ impl Native {
                 self.fail(context, request, fault);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn request(&mut self, context: &mut ServerContext<'_>, request: RequestId, frame: &ClientFrame<'_>) {
@@ -631,6 +657,19 @@ mod tests;
 
 /// Most bytes of text in an error, so that it stays short even if the names in it are long.
 const TEXT_BYTES_MAX: usize = 32 * 1024;
+
+/// Returns whether a request removes the keys with a prefix in one turn.
+fn removes_prefix_at_once(frame: &ClientFrame<'_>) -> bool {
+    match frame {
+        ClientFrame::Txn { then, otherwise, .. } => {
+            then.iter().chain(otherwise.iter()).any(|write| matches!(write, Write::DeletePrefix { .. }))
+        }
+        ClientFrame::Batch { requests } => {
+            requests.iter().any(|Batched(request)| matches!(request, ClientFrame::DeletePrefix { .. }))
+        }
+        _ => false,
+    }
+}
 
 /// Returns the answer to a removal.
 fn removed_frame(done: PrefixRemoved, revision: u64) -> ServerFrame<'static> {

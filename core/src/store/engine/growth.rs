@@ -113,8 +113,8 @@ impl Engine {
     /// Removes the keys with a prefix, and their queues, from the plan. Fenced keys stay.
     fn plan_removal(&mut self, planned: &mut Named<Planned>, prefix: Key<'_>) -> i64 {
         let prefix = contiguous_key(prefix, &mut self.joined);
+        let stored: Vec<SlotId> = self.slots.ordered().with_prefix(prefix, Bound::Included(prefix)).collect();
         let (slots, extras) = (&self.slots, self.extras.as_deref());
-        let stored: Vec<SlotId> = slots.with_prefix(prefix, Bound::Included(prefix), |all| all.collect());
         for id in stored {
             let name = &*slots[id].key;
             planned.entry(name, || Self::stored(slots, extras, name));

@@ -8,11 +8,12 @@ use super::leases::{LeaseError, LeaseId, Leases};
 use super::slot::SlotId;
 use super::value::Value;
 use super::waits::WaitKind;
-use super::{ApplyError, Engine, KeyList, contiguous_key, cost, leases, number};
+use super::{ApplyError, Engine, contiguous_key, cost, leases, number};
 use crate::ids::WaiterId;
 use crate::limits::HistoryLimits;
 use crate::ordered::Named;
 use crate::prelude::*;
+use crate::sorted::sort_by;
 use crate::store::op::{Key, Keys, Request};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::store::value_ref::ValueRef;
@@ -58,6 +59,12 @@ pub struct PrefixScan {
 impl PrefixScan {
     fn new(prefix: &[u8]) -> Self {
         Self { prefix: prefix.into(), after: None, is_over: false }
+    }
+
+    /// Begins after the key `after`, if that is among the keys with the prefix or follows them.
+    pub(super) fn from(prefix: &[u8], after: &[u8]) -> Self {
+        let is_inside = !after.is_empty() && after >= prefix;
+        Self { after: is_inside.then(|| after.into()), ..Self::new(prefix) }
     }
 }
 
@@ -106,8 +113,6 @@ impl Engine {
             let history = History::new(limits, revision);
             Box::new(Extras { limits, history, leases: Leases::default() })
         });
-        // Built now, while the store is small: native clients query by prefix.
-        self.slots.keep_order();
     }
 
     /// Returns the value of a key and the revision at which it last changed, if it has one.
@@ -117,19 +122,11 @@ impl Engine {
         (!matches!(slot.value, Value::Absent)).then(|| (slot.revision, slot.value.as_ref()))
     }
 
-    /// Returns up to `count_max` keys that begin with `prefix` and are greater than `after`, in byte order, and
-    /// whether there are more.
-    pub fn page(&self, prefix: &[u8], after: &[u8], count_max: usize) -> (KeyList<'_>, bool) {
-        let is_inside = !after.is_empty() && after >= prefix;
-        let from = if is_inside { Bound::Excluded(after) } else { Bound::Included(prefix) };
-        self.slots.with_prefix(prefix, from, |all| {
-            let mut visited = 0;
-            let mut following = all.inspect(|_| visited += 1).filter(|&id| self.slots.is_present(id));
-            let sorted = following.by_ref().take(count_max).collect();
-            let more = following.next().is_some();
-            self.count_work(visited);
-            (KeyList { slots: &self.slots, sorted }, more)
-        })
+    /// Returns the keys that begin with `prefix`, in byte order. It looks at all keys; [`Engine::list_some`] does not.
+    pub fn keys_with_prefix(&self, prefix: &[u8]) -> Vec<&[u8]> {
+        let mut keys: Vec<&[u8]> = self.slots.present_keys().filter(|key| key.starts_with(prefix)).collect();
+        sort_by(&mut keys, |one, other| one < other);
+        keys
     }
 
     /// Begins the removal of all keys with a prefix, and their queues, by a client. Fenced keys stay, and so does what
@@ -158,8 +155,7 @@ impl Engine {
         self.removal(prefix, Fenced::Drop)
     }
 
-    fn removal(&mut self, prefix: &[u8], fenced: Fenced) -> Removal {
-        self.slots.keep_order();
+    fn removal(&self, prefix: &[u8], fenced: Fenced) -> Removal {
         let removed = PrefixRemoved::default();
         Removal { scan: PrefixScan::new(prefix), fenced, until: self.revision, removed }
     }
@@ -191,14 +187,18 @@ impl Engine {
         removal.scan.is_over.then_some(removal.removed)
     }
 
-    /// Returns the next slots of a scan.
-    fn next_of(&self, scan: &mut PrefixScan, keys_max: usize) -> Vec<SlotId> {
+    /// Returns the next slots of a scan: none before the keys are in order, which it then prepares.
+    pub(super) fn next_of(&mut self, scan: &mut PrefixScan, keys_max: usize) -> Vec<SlotId> {
+        if self.slots.unordered_left() > 0 {
+            self.order_keys(keys_max);
+            return Vec::new();
+        }
         let from = match &scan.after {
             Some(after) => Bound::Excluded(&**after),
             None => Bound::Included(&*scan.prefix),
         };
-        let some: Vec<SlotId> =
-            self.slots.with_prefix(&scan.prefix, from, |all| all.take(keys_max).collect());
+        let following = self.slots.ordered().with_prefix(&scan.prefix, from);
+        let some: Vec<SlotId> = following.take(keys_max).collect();
         scan.is_over = some.len() < keys_max;
         scan.after = some.last().map(|&last| self.slots[last].key.clone());
         some
@@ -209,9 +209,6 @@ impl Engine {
     pub fn fence(&mut self, stem: &[u8], number: u64) -> PrefixScan {
         self.fences.get_or_insert_with(|| Box::new(Fences::default())).raise(stem, number);
         let is_over = self.waits.registrations() == 0;
-        if !is_over {
-            self.slots.keep_order();
-        }
         PrefixScan { is_over, ..PrefixScan::new(stem) }
     }
 
@@ -219,8 +216,11 @@ impl Engine {
     /// [`PrefixScan::is_over`] after the last key.
     pub fn fail_waits(&mut self, scan: &mut PrefixScan, keys_max: usize) -> Vec<WaiterId> {
         let mut failed_waiters = Vec::new();
-        let Some(fences) = self.fences.as_deref().filter(|_| !scan.is_over) else { return failed_waiters };
+        if scan.is_over {
+            return failed_waiters;
+        }
         let some = self.next_of(scan, keys_max);
+        let Some(fences) = self.fences.as_deref() else { return failed_waiters };
         self.count_work(some.len() as u64);
         for slot in some.into_iter().map(|id| &self.slots[id]).filter(|slot| !slot.waiters.is_empty()) {
             if fences.find(&slot.key).is_some() {
@@ -465,8 +465,8 @@ impl Engine {
         let prefix = contiguous_key(prefix, &mut self.joined);
         let limit = self.limits.removed_at_once_max;
         let left = limit.saturating_sub(others);
-        self.slots.keep_order();
-        let count = self.slots.with_prefix(prefix, Bound::Included(prefix), |all| all.take(left + 1).count());
+        let all = self.slots.ordered().with_prefix(prefix, Bound::Included(prefix));
+        let count = all.take(left + 1).count();
         self.count_work(count as u64);
         if count > left { Err(ApplyError::TooManyKeys(limit)) } else { Ok(count) }
     }

@@ -19,12 +19,6 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Creates the index of slots that are sorted by their keys.
-    pub(super) fn of_sorted(ids: &[SlotId]) -> Self {
-        // Chunks are left partly filled, so that later insertions do not split them at once.
-        Self { chunks: ids.chunks(CHUNK_MAX * 3 / 4).map(<[SlotId]>::to_vec).collect() }
-    }
-
     /// Inserts a slot with a new key.
     pub(super) fn insert<'k>(&mut self, id: SlotId, key_of: impl Fn(SlotId) -> &'k [u8]) {
         let key = key_of(id);
@@ -178,8 +172,8 @@ mod tests {
         sorted.iter().filter(|&&id| id % 100 != 0).for_each(|&id| at_random.remove(id, key_of));
         let most = 500 * CHUNK_MAX / CHUNK_MIN * 8;
         assert!(places(&at_random) < most, "{} places for 500 names", places(&at_random));
-        assert!(Order::of_sorted(&sorted).range(Bound::Unbounded, key_of).eq(sorted.iter().copied()));
     }
+
     #[test]
     fn a_prefix_is_found_without_a_look_at_other_keys() {
         let names = names(50_000);

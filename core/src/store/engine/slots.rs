@@ -8,8 +8,7 @@ use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
 use crate::prelude::*;
 use crate::shared::Meter;
 use crate::store::value_ref::ValueRef;
-use alloc::collections::BinaryHeap;
-use core::ops::{Bound, Index, IndexMut};
+use core::ops::{Bound, Index, IndexMut, Range};
 use hashbrown::HashTable;
 use slab::Slab;
 
@@ -21,15 +20,51 @@ fn as_index(index: usize) -> u32 {
     u32::try_from(index).expect("the limits keep the table small")
 }
 
+/// Number of the tables of the index. A table that grows moves all of its entries at once: with one table, a store of
+/// millions of keys would be busy with that for a second.
+const TABLES: usize = 16;
+
+/// Capacity that a table keeps when it becomes shorter, in entries.
+const TABLE_KEPT: usize = 64;
+
+/// Entry of the index. With the hash beside it, a table grows without looking at a key.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: SlotId,
+    hash: u32,
+}
+
+/// Hash of a key. Its parts choose a table and a place there.
+#[derive(Clone, Copy)]
+struct Hash(u64);
+
+impl Hash {
+    const fn table(self) -> usize {
+        self.0.to_le_bytes()[0] as usize % TABLES
+    }
+
+    /// Returns the part that an entry keeps.
+    const fn kept(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Returns the hash for a table of what an entry keeps: a table uses the highest bits and the lowest.
+const fn spread(kept: u32) -> u64 {
+    (kept as u64) << 32 | kept as u64
+}
+
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Slab<Slot>,
-    index: HashTable<SlotId>,
+    index: [HashTable<Entry>; TABLES],
     hasher: KeyHash,
     /// Slots with a value, so that listing skips keys that are only waited for.
     present: Vec<SlotId>,
-    /// All slots in key order; built when it is first needed.
+    /// Slots in key order: all but those in `unordered`. It is made when it is first needed.
     order: Option<Order>,
+    /// Slots that are still to be added to `order`.
+    unordered: Range<usize>,
     stored_bytes: u64,
     /// Counts the bytes of long values, in the slots and elsewhere.
     meter: Meter,
@@ -41,10 +76,11 @@ impl Slots {
     pub(super) fn new(hash_key: u128) -> Self {
         Self {
             slots: Slab::new(),
-            index: HashTable::new(),
+            index: [const { HashTable::new() }; TABLES],
             hasher: KeyHash::new(hash_key),
             present: Vec::new(),
             order: None,
+            unordered: 0..0,
             stored_bytes: 0,
             meter: Meter::default(),
             shared_present: 0,
@@ -74,29 +110,48 @@ impl Slots {
 
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<SlotId> {
-        self.index.find(self.hasher.of(key), |&id| *self[id].key == *key).copied()
+        self.find_hashed(key, self.hash(key))
+    }
+
+    #[inline]
+    fn hash(&self, key: &[u8]) -> Hash {
+        Hash(self.hasher.of(key))
+    }
+
+    #[inline]
+    fn find_hashed(&self, key: &[u8], hash: Hash) -> Option<SlotId> {
+        let kept = hash.kept();
+        let is_same = |entry: &Entry| entry.hash == kept && *self[entry.id].key == *key;
+        self.index[hash.table()].find(spread(kept), is_same).map(|entry| entry.id)
     }
 
     #[inline]
     pub(super) fn find_or_insert(&mut self, key: &[u8]) -> SlotId {
-        let hash = self.hasher.of(key);
-        let slots = &mut self.slots;
-        if let Some(&id) = self.index.find(hash, |&id| *slots[id as usize].key == *key) {
+        let hash = self.hash(key);
+        if let Some(id) = self.find_hashed(key, hash) {
             return id;
         }
-        let index = slots.insert(Slot {
+        self.insert(key, hash)
+    }
+
+    /// Adds a slot for a key that has none.
+    fn insert(&mut self, key: &[u8], hash: Hash) -> SlotId {
+        let id = as_index(self.slots.insert(Slot {
             key: key.into(),
             value: Value::Absent,
             revision: 0,
             waiters: WaitList::default(),
             present_at: 0,
             queue: None,
-        });
-        let id = as_index(index);
+        }));
         self.stored_bytes += key.len() as u64 + KEY_COST_BYTES;
-        let hasher = &self.hasher;
-        self.index.insert_unique(hash, id, |&id| hasher.of(&slots[id as usize].key));
-        if let Some(order) = &mut self.order {
+        let kept = hash.kept();
+        self.index[hash.table()]
+            .insert_unique(spread(kept), Entry { id, hash: kept }, |entry| spread(entry.hash));
+        if !self.unordered.contains(&(id as usize))
+            && let Some(order) = &mut self.order
+        {
+            let slots = &self.slots;
             order.insert(id, |id| &slots[id as usize].key);
         }
         id
@@ -108,21 +163,26 @@ impl Slots {
         if !matches!(slot.value, Value::Absent) || slot.queue.is_some() || !slot.waiters.is_empty() {
             return;
         }
-        let hash = self.hasher.of(&slot.key);
-        if let Ok(entry) = self.index.find_entry(hash, |&other| other == id) {
+        let hash = self.hash(&slot.key);
+        let table = &mut self.index[hash.table()];
+        if let Ok(entry) = table.find_entry(spread(hash.kept()), |entry| entry.id == id) {
             entry.remove();
         }
-        if let Some(order) = &mut self.order {
+        // Shrinks what a burst has enlarged; not on each removal, so that a steady store does not reallocate. All
+        // tables become short at about the same time.
+        let is_short = table.capacity() > TABLE_KEPT && table.len() * 8 < table.capacity();
+        if is_short {
+            table.shrink_to(table.len() * 2, |entry| spread(entry.hash));
+        }
+        if !self.unordered.contains(&(id as usize))
+            && let Some(order) = &mut self.order
+        {
             let slots = &self.slots;
             order.remove(id, |id| &slots[id as usize].key);
         }
         self.stored_bytes -= self.slots.remove(id as usize).key.len() as u64 + KEY_COST_BYTES;
-        // Shrinks tables that a burst has enlarged; not on each removal, so that a steady store does not
-        // reallocate.
-        if self.index.capacity() > 1024 && self.index.len() * 8 < self.index.capacity() {
-            let Self { index, slots, hasher, .. } = self;
-            index.shrink_to(slots.len() * 2, |&id| hasher.of(&slots[id as usize].key));
-            slots.shrink_to_fit();
+        if is_short && hash.table() == 0 {
+            self.slots.shrink_to_fit();
             self.present.shrink_to(self.present.len() * 2);
         }
     }
@@ -203,56 +263,65 @@ impl Slots {
         items.map(|item| item.len() as u64 + ITEM_COST_BYTES).sum()
     }
 
-    /// Maintains all slots in key order from now on, so that a prefix query visits no other keys. Each new key then
-    /// costs a search, so a store with c10d clients only does not enable it.
-    pub(super) fn keep_order(&mut self) {
-        if self.order.is_none() {
-            self.order = Some(self.all_in_order());
-        }
-    }
-
-    /// Returns the slots with a value, in key order.
-    pub(super) fn sorted(&self) -> Vec<SlotId> {
-        match &self.order {
-            Some(order) => {
-                let all = order.range(Bound::Unbounded, |id| &self[id].key);
-                all.filter(|&id| self.is_present(id)).collect()
+    /// Adds up to `count_max` further slots to those in key order. Returns whether all are in order, which they then
+    /// remain. Each new key then costs a search, so the order is made only when a request needs it.
+    pub(super) fn order_some(&mut self, count_max: usize) -> bool {
+        let Self { slots, order, unordered, .. } = self;
+        let order = order.get_or_insert_with(|| {
+            *unordered = 0..slots.capacity();
+            Order::default()
+        });
+        for index in unordered.by_ref().take(count_max) {
+            if slots.contains(index) {
+                order.insert(as_index(index), |id| &slots[id as usize].key);
             }
-            None => self.in_order(self.present.iter().copied()),
         }
+        unordered.start >= unordered.end
     }
 
-    /// Calls `read` with the slots whose keys begin with `prefix`, in key order, from `from` on.
-    pub(super) fn with_prefix<R>(
-        &self,
-        prefix: &[u8],
-        from: Bound<&[u8]>,
-        read: impl FnOnce(&mut dyn Iterator<Item = SlotId>) -> R,
-    ) -> R {
-        let made;
-        let order = match &self.order {
-            Some(order) => order,
-            None => {
-                made = self.all_in_order();
-                &made
-            }
-        };
-        let all = order.range(from, |id| &*self[id].key);
-        read(&mut all.take_while(|&id| self[id].key.starts_with(prefix)))
+    /// Returns an upper bound of the number of slots that [`Slots::order_some`] has still to look at.
+    pub(super) fn unordered_left(&self) -> usize {
+        if self.order.is_some() { self.unordered.len() } else { self.slots.capacity() }
     }
 
-    fn all_in_order(&self) -> Order {
-        Order::of_sorted(&self.in_order(self.slots.iter().map(|(index, _)| as_index(index))))
+    /// Returns the keys with a value, in any order.
+    pub(super) fn present_keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.present.iter().map(|&id| &*self[id].key)
+    }
+
+    /// Returns all slots in key order.
+    pub(super) fn ordered(&mut self) -> Ordered<'_> {
+        self.order_some(usize::MAX);
+        Ordered(self)
     }
 
     pub(super) fn is_present(&self, id: SlotId) -> bool {
         !matches!(self[id].value, Value::Absent)
     }
+}
 
-    /// Sorts slots by key. A heap takes far less machine code than a slice sort, and key lists are rare.
-    fn in_order(&self, ids: impl Iterator<Item = SlotId>) -> Vec<SlotId> {
-        let keyed: BinaryHeap<(&[u8], SlotId)> = ids.map(|id| (&*self[id].key, id)).collect();
-        keyed.into_sorted_vec().into_iter().map(|(_, id)| id).collect()
+/// Slots that are all in key order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ordered<'s>(&'s Slots);
+
+impl<'s> Ordered<'s> {
+    fn from(self, from: Bound<&[u8]>) -> impl Iterator<Item = SlotId> + use<'s, '_> {
+        let Self(slots) = self;
+        slots.order.iter().flat_map(move |order| order.range(from, |id| &*slots[id].key))
+    }
+
+    /// Returns the slots with a value.
+    pub(super) fn present(self) -> Vec<SlotId> {
+        self.from(Bound::Unbounded).filter(|&id| self.0.is_present(id)).collect()
+    }
+
+    /// Returns the slots whose keys begin with `prefix`, from `from` on.
+    pub(super) fn with_prefix<'p>(
+        self,
+        prefix: &'p [u8],
+        from: Bound<&'p [u8]>,
+    ) -> impl Iterator<Item = SlotId> + use<'s, 'p> {
+        self.from(from).take_while(move |&id| self.0[id].key.starts_with(prefix))
     }
 }
 
@@ -292,7 +361,8 @@ mod tests {
         let ids: Vec<SlotId> = (0..20u8).map(|name| slots.find_or_insert(&[name])).collect();
         ids.iter().for_each(|&id| slots.change(id, 1, |value, meter| value.set(b"v", meter)));
         ids.iter().step_by(3).for_each(|&id| slots.change(id, 2, |value, _| *value = Value::Absent));
-        let names: Vec<u8> = slots.sorted().into_iter().map(|id| slots[id].key[0]).collect();
+        let present = slots.ordered().present();
+        let names: Vec<u8> = present.into_iter().map(|id| slots[id].key[0]).collect();
         assert_eq!(names, (0..20).filter(|name| name % 3 != 0).collect::<Vec<u8>>());
         assert!(slots.present.iter().enumerate().all(|(index, &id)| slots[id].present_at as usize == index));
     }

@@ -374,8 +374,8 @@ pub(super) fn workers_of(name: &str) -> u32 {
 /// Returns the keys with a prefix, and their revisions.
 fn contents(server: &Server, prefix: &[u8]) -> Vec<(Vec<u8>, Option<u64>)> {
     let engine = server.engine();
-    let (keys, _) = engine.page(prefix, b"", usize::MAX);
-    keys.iter().map(|key| (key.to_vec(), engine.revision_of(key))).collect()
+    let keys = engine.keys_with_prefix(prefix);
+    keys.into_iter().map(|key| (key.to_vec(), engine.revision_of(key))).collect()
 }
 
 /// Returns the prefix of the keys of a round at this process of the server.

@@ -500,12 +500,12 @@ impl World {
     /// Checks that leased keys exist exactly as long as their sessions.
     fn check_leases(&self) -> Result<(), CheckError> {
         let Some(machine) = self.host.machine() else { return Ok(()) };
-        let (keys, _) = machine.engine().page(b"/l/", b"", usize::MAX);
+        let keys = machine.engine().keys_with_prefix(b"/l/");
         let owned: Vec<(Vec<u8>, bool)> = self.nodes.iter().filter_map(Node::own_lease).collect();
-        if let Some(key) = keys.iter().find(|key| owned.iter().all(|(local, _)| local != key)) {
+        if let Some(key) = keys.iter().find(|&&key| owned.iter().all(|(local, _)| local != key)) {
             return Err(CheckError(format!("{} outlives the session that it hangs on", key.escape_ascii())));
         }
-        match owned.iter().find(|(local, known)| *known && keys.iter().all(|key| key != local)) {
+        match owned.iter().find(|(local, known)| *known && keys.iter().all(|&key| key != local)) {
             Some((key, _)) => {
                 Err(CheckError(format!("{} was deleted before its session ended", key.escape_ascii())))
             }

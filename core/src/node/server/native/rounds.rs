@@ -312,12 +312,12 @@ impl Native {
                 // early.
                 Output::RoundOpened(namespace) | Output::Delete(namespace) => {
                     let removal = context.engine.discard(&self.prefix(&namespace));
-                    self.begin(context, Job::Remove(removal, None));
+                    self.begin(context, Job::Remove(removal), None);
                 }
                 Output::Fence(namespace) => {
                     let scan = context.engine.fence(&self.stem(&namespace.run_id), namespace.round);
                     let stale = Stale { round: namespace.round, over: namespace.round };
-                    self.begin(context, Job::FailWaits(scan, stale));
+                    self.begin(context, Job::FailWaits(scan, stale), None);
                     self.fence_barriers(context, &self.prefix(&namespace), namespace.round);
                 }
                 Output::Forgotten(run_id) => context.engine.lift_fence(&self.stem(&run_id)),

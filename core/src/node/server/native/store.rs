@@ -13,6 +13,8 @@ use crate::wire::native::{Batched, ClientFrame, Fault, FaultCode, Found, List, M
 use alloc::borrow::Cow;
 use core::fmt::Write as _;
 
+/// Bytes from which on the rest of a list of keys is left to the next request.
+pub(super) const LIST_BYTES_MAX: usize = 1 << 20;
 /// Most keys that an error names.
 const NAMES_MAX: usize = 16;
 
@@ -48,12 +50,8 @@ impl Native {
             }
             ClientFrame::ListKeys { prefix, after, count_max } => {
                 let (prefix, after) = (whole(prefix), whole(after));
-                let (list, more) = context.engine.page(&prefix, &after, count_max as usize);
-                let keys: Vec<&[u8]> = list.iter().collect();
-                // Writing the answer needs the whole context, so the keys are copied out of the store.
-                let answer = owned_keys(&keys);
-                let keys = Keys::packed(keys.len(), &answer);
-                self.answer(context, request, &ServerFrame::KeyList { more, keys });
+                let list = context.engine.list(&prefix, &after, count_max.into(), LIST_BYTES_MAX);
+                self.begin(context, Job::List(list), Some(request));
             }
             ClientFrame::Txn { compares, then, otherwise } => {
                 let applied = context.engine.txn(compares.iter(), then.iter(), otherwise.iter());
@@ -71,7 +69,7 @@ impl Native {
                 }
             }
             ClientFrame::DeletePrefix { prefix } => match context.engine.delete_prefix(&whole(prefix)) {
-                Ok(removal) => self.begin(context, Job::Remove(removal, Some(request))),
+                Ok(removal) => self.begin(context, Job::Remove(removal), Some(request)),
                 Err(error) => self.fail(context, request, fault_of(&error)),
             },
             ClientFrame::Batch { requests } => self.batch(context, request, requests.iter()),
@@ -499,14 +497,4 @@ fn whole(key: Key<'_>) -> Cow<'_, [u8]> {
         Some(part) => Cow::Borrowed(part),
         None => Cow::Owned(key.pieces().concat()),
     }
-}
-
-/// Encodes keys as a frame does.
-fn owned_keys(keys: &[&[u8]]) -> Vec<u8> {
-    let mut packed = Vec::new();
-    for key in keys {
-        packed.extend_from_slice(&(key.len() as u64).to_le_bytes());
-        packed.extend_from_slice(key);
-    }
-    packed
 }

@@ -173,6 +173,7 @@ impl Rig {
 }
 
 mod bounds;
+mod lists;
 mod permissions;
 mod restarts;
 mod rounds;

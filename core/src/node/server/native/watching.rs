@@ -79,7 +79,7 @@ impl Native {
             ClientFrame::LeaseRevoke { lease } => match context.engine.lease_end(LeaseId(lease)) {
                 Ok(leased) => {
                     self.forget_lease(LeaseId(lease));
-                    return self.begin(context, Job::RemoveLeased(leased, Some(request)));
+                    return self.begin(context, Job::RemoveLeased(leased), Some(request));
                 }
                 Err(error) => Err(lease_fault(error)),
             },
@@ -226,7 +226,7 @@ impl Native {
                 continue;
             }
             let Ok(leased) = context.engine.lease_end(lease) else { return };
-            self.begin(context, Job::RemoveLeased(leased, None));
+            self.begin(context, Job::RemoveLeased(leased), None);
             if let Some(request) = self.forget_lease(lease) {
                 let over = ServerFrame::LeaseOver { lease: lease.0, why: Why::Deadline };
                 self.push(context.conns, request, &over);
@@ -252,7 +252,7 @@ impl Native {
             self.forget_lease(lease);
             // An administrator may have revoked it already.
             if let Ok(leased) = context.engine.lease_end(lease) {
-                self.begin(context, Job::RemoveLeased(leased, None));
+                self.begin(context, Job::RemoveLeased(leased), None);
             }
         }
     }

@@ -51,7 +51,9 @@ fn execute(engine: &mut Engine, lease: LeaseId, step: &Step) -> bool {
         }
         5 => {
             let mut scan = engine.fence(b"/r/", 1);
-            engine.fail_waits(&mut scan, usize::MAX);
+            while !scan.is_over {
+                engine.fail_waits(&mut scan, usize::MAX);
+            }
             return true;
         }
         6 => Request::MultiSet { pairs: Pairs::scoped(b"", &pairs) },

@@ -4,6 +4,7 @@ use super::*;
 use crate::ids::ConnId;
 use crate::limits::EngineLimits;
 use crate::rng::Rng;
+use crate::store::engine::Listing;
 use crate::store::op::{Key, Request};
 use std::format;
 use std::string::String;
@@ -421,11 +422,7 @@ fn a_prefix_goes_with_its_values_and_queues_and_leaves_its_waiters() {
     engine.apply(A, &Request::Wait { keys: Keys::scoped(b"/", &[b"r/1/w"]) }).expect("legal");
     assert_eq!(delete_prefix(&mut engine, b"/r/1/").map(|done| done.removed), Ok(2));
     assert_eq!(delete_prefix(&mut engine, b"/r/1/").map(|done| done.removed), Ok(0));
-    let (left, more) = engine.page(b"", b"", 10);
-    assert_eq!(
-        (left.iter().map(text).collect::<Vec<_>>(), more),
-        (vec!["/r/1".into(), "/r/10/a".into()], false)
-    );
+    assert_eq!(engine.keys_with_prefix(b""), [&b"/r/1"[..], b"/r/10/a"]);
     assert_eq!(engine.waiting(), 1);
     let set = Request::Set { key: Key::raw(b"/r/1/w"), value: b"" };
     assert_eq!(engine.apply(A, &set).expect("within the limits").released, [A.into()]);
@@ -439,14 +436,64 @@ fn keys_come_in_pages() {
     for key in ["/p/c", "/p/a", "/q", "/p/b"] {
         set(&mut engine, key, "v");
     }
-    let page = |after: &[u8], count_max| {
-        let (keys, more) = engine.page(b"/p/", after, count_max);
-        (keys.iter().map(text).collect::<Vec<_>>().join(" "), more)
+    let mut page = |after: &[u8], count_max, bytes_max| {
+        let mut listing = engine.list(b"/p/", after, count_max, bytes_max);
+        while !engine.list_some(&mut listing, 1) {}
+        (keys_of(&listing).iter().map(|key| text(key)).collect::<Vec<_>>().join(" "), listing.has_more())
     };
-    assert_eq!(page(b"", 2), ("/p/a /p/b".into(), true));
-    assert_eq!(page(b"/p/b", 2), ("/p/c".into(), false));
-    assert_eq!(page(b"", 3), ("/p/a /p/b /p/c".into(), false));
-    assert_eq!(page(b"", 0), (String::new(), true));
+    let all = usize::MAX;
+    assert_eq!(page(b"", 2, all), ("/p/a /p/b".into(), true));
+    assert_eq!(page(b"/p/b", 2, all), ("/p/c".into(), false));
+    assert_eq!(page(b"", 3, all), ("/p/a /p/b /p/c".into(), false));
+    assert_eq!(page(b"", 0, all), (String::new(), true));
+    // A key of 4 bytes takes 12. One key fits always, or the next page would begin at the same place.
+    assert_eq!(page(b"", 3, 13), ("/p/a /p/b".into(), true));
+    assert_eq!(page(b"", 3, 1), ("/p/a".into(), true));
+}
+
+/// Returns the keys of a list.
+fn keys_of(listing: &Listing) -> Vec<Vec<u8>> {
+    let count = usize::try_from(listing.count()).expect("a short list");
+    let keys = |bytes: &[u8]| Keys::packed(count, bytes).iter().map(|key| key.pieces().concat()).collect();
+    listing.bytes().read(keys)
+}
+
+/// While keys are put in order and listed, one by one, others come and go.
+#[test]
+fn a_list_in_steps_has_each_key_that_stays() {
+    for seed in 0..40 {
+        let (mut engine, mut rng) = (Engine::new(EngineLimits::default(), 1), Rng::new(seed));
+        let name = |number: u64| format!("/{:x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let stays = |number: u64| number.is_multiple_of(3);
+        (0..300).for_each(|number| set(&mut engine, &name(number), "v"));
+        (0..50).for_each(|number| {
+            let key = format!("/waited{number}");
+            engine.apply(A, &Request::Wait { keys: Keys::scoped(b"", &[key.as_bytes()]) }).expect("legal");
+            engine.forget_waits(A);
+        });
+        let mut listing = engine.list(b"/", b"", u64::MAX, usize::MAX);
+        while !engine.list_some(&mut listing, usize::try_from(1 + rng.below(7)).expect("small")) {
+            let number = rng.below(400);
+            if !stays(number) {
+                let key = name(number);
+                if rng.below(2) == 0 {
+                    set(&mut engine, &key, "v");
+                } else {
+                    engine.apply(A, &Request::Delete { key: Key::raw(key.as_bytes()) }).expect("legal");
+                }
+            }
+        }
+        let listed = keys_of(&listing);
+        assert!(listed.is_sorted_by(|one, next| one < next), "seed {seed}: in byte order, each once");
+        let missing = (0..300).filter(|&number| stays(number)).map(name);
+        let missing: Vec<String> = missing.filter(|key| !listed.contains(&key.as_bytes().to_vec())).collect();
+        assert!(missing.is_empty(), "seed {seed}: {missing:?}");
+        assert!(listed.iter().all(|key| (0..400).any(|number| name(number).as_bytes() == key)), "no others");
+        // Afterwards all keys are in order, those too that came meanwhile.
+        let mut again = engine.list(b"", b"", u64::MAX, usize::MAX);
+        assert!(engine.list_some(&mut again, usize::MAX));
+        assert_eq!(keys_of(&again), engine.keys_with_prefix(b""), "seed {seed}");
+    }
 }
 
 #[test]
@@ -522,8 +569,7 @@ fn a_prefix_above_a_fence_takes_what_may_go_and_counts_what_stays() {
     let writes = [Write::DeletePrefix { prefix: Key::raw(b"/") }];
     let applied = engine.txn([].into_iter(), writes.into_iter(), [].into_iter());
     assert!(applied.expect("it takes what may go").holds);
-    let (keys, _) = engine.page(b"", b"", 9);
-    assert_eq!(keys.iter().collect::<Vec<_>>(), [b"/r.3/a", b"/r.3/b"]);
+    assert_eq!(engine.keys_with_prefix(b""), [b"/r.3/a", b"/r.3/b"]);
     let length = engine.apply(A, &Request::QueueLen { key: Key::raw(b"/r.3/q") }).expect("read").answer;
     assert!(matches!(length, crate::store::engine::Answer::Number(1)), "{length:?}");
 }
