@@ -66,6 +66,9 @@ pub struct EngineLimits {
     /// Maximum number of pending waits and barriers of one connection. PyTorch's own client never has more than
     /// one.
     pub waits_per_connection_max: usize,
+    /// Maximum number of keys that one connection waits for, counted once per wait: its waits end in one turn. Not less than
+    /// [`FrameLimits::keys_max`], or a wait for so many keys is refused.
+    pub registrations_per_connection_max: usize,
 }
 
 impl Default for EngineLimits {
@@ -75,6 +78,7 @@ impl Default for EngineLimits {
             registrations_max: 1 << 23,
             removed_at_once_max: 1 << 16,
             waits_per_connection_max: 16,
+            registrations_per_connection_max: 1 << 17,
         }
     }
 }
@@ -172,6 +176,8 @@ impl Default for ServerLimits {
 
 /// Charge of a waiting request or a watch in addition to the bytes of its keys, in bytes: its table entry.
 pub const WAIT_COST_BYTES: u64 = 192;
+/// Charge of each key that a request waits for in addition to the bytes of the key, in bytes: its entry at the key.
+pub const REGISTRATION_COST_BYTES: u64 = 64;
 /// Charge of a frame that is kept for a session in addition to its bytes, in bytes, in the total memory of a
 /// server.
 pub const KEPT_COST_BYTES: u64 = 64;
@@ -195,8 +201,9 @@ pub struct SessionLimits {
     pub window_bytes: u64,
     /// Maximum number of pending requests of one session.
     pub pending_max: usize,
-    /// Maximum size of the copied keys that one session's requests wait for, and of the names that it watches, in
-    /// bytes, including [`WAIT_COST_BYTES`] for each.
+    /// Maximum size of the copied keys that one session's requests wait for, of the names that it watches, of its leases
+    /// and of its unfinished jobs, in bytes, including [`WAIT_COST_BYTES`] for each and [`REGISTRATION_COST_BYTES`] for
+    /// each key that is waited for.
     pub waiting_bytes_max: u64,
     /// Maximum time that a session outlives its connection.
     pub grace_max: Duration,

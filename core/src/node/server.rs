@@ -773,6 +773,8 @@ struct Budget {
     before: u64,
     /// Part of the work that other connections than that of the input cause: answers to requests that waited.
     for_others: u64,
+    /// Copied bytes that are less than a unit.
+    copied_bytes: u64,
 }
 
 impl Budget {
@@ -788,15 +790,16 @@ impl Budget {
     /// Subtracts the work since the last call. Returns whether nothing is left.
     #[inline]
     fn spend(&mut self, engine: &Engine, conns: &mut Conns) -> bool {
-        let work = engine.take_work() + conns.pool.take_copied_bytes() / COPIED_BYTES_PER_UNIT;
-        self.subtract(work);
+        self.copied_bytes += conns.pool.take_copied_bytes();
+        self.subtract(engine.take_work() + self.copied_bytes / COPIED_BYTES_PER_UNIT);
+        self.copied_bytes %= COPIED_BYTES_PER_UNIT;
         self.left == 0
     }
 
     /// Subtracts the work of copying `bytes` bytes.
     #[inline]
     const fn copied(&mut self, bytes: usize) {
-        self.subtract(bytes as u64 / COPIED_BYTES_PER_UNIT);
+        self.copied_bytes += bytes as u64;
     }
 
     #[inline]

@@ -322,7 +322,9 @@ impl Engine {
 
     /// Ends all waits of a waiter that has disconnected or cancels. Its barrier arrivals stay counted.
     pub fn forget_waits(&mut self, waiter: impl Into<WaiterId>) {
+        let before = self.waits.registrations();
         self.waits.forget(waiter.into(), &mut self.slots);
+        self.count_work(2 * (before - self.waits.registrations()) as u64);
     }
 
     fn set(&mut self, key: Key<'_>, value: &[u8]) -> Result<Answer<'static>, ApplyError> {

@@ -44,6 +44,7 @@ fn limits() -> ServerLimits {
             registrations_max: 4096,
             removed_at_once_max: 512,
             waits_per_connection_max: 16,
+            registrations_per_connection_max: 4096,
         },
         history: HistoryLimits {
             changes_max: 2048,

@@ -33,7 +33,7 @@ use crate::wire::native::{
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
 use greeting::Authenticated;
-use jobs::Jobs;
+use jobs::{Job, Jobs};
 use rounds::Part;
 use waiting::Waiting;
 use watching::Watching;
@@ -595,8 +595,7 @@ impl Native {
     /// Ends all that belongs to a session that has ended.
     fn end_session(&mut self, context: &mut ServerContext<'_>, session: SessionId, node: &[u8], why: Why) {
         self.tokens.remove(session);
-        self.end_waits(context, session);
-        self.end_watches(context, session);
+        self.begin(context, Job::EndSession(session), None);
         self.end_arrivals(context, session, node, why);
         self.end_participation(context, session, why);
         self.serve_released(context);

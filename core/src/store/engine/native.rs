@@ -17,7 +17,14 @@ use crate::sorted::sort_by;
 use crate::store::op::{Key, Keys, Request};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::store::value_ref::ValueRef;
+use alloc::collections::VecDeque;
 use core::ops::Bound;
+
+/// Work of a change of the table of leases.
+const LEASE_WORK: u64 = 4;
+
+/// Items of a queue that cost as much to free as a look at a key.
+const ITEMS_PER_KEY: usize = 4;
 
 /// State that only native sessions need.
 #[derive(Debug)]
@@ -76,6 +83,8 @@ pub struct Removal {
     /// Revision at its begin. Values that changed later stay.
     until: u64,
     removed: PrefixRemoved,
+    /// Items of a removed queue that are still to be freed.
+    items: VecDeque<Box<[u8]>>,
 }
 
 /// Keys of a lease that has ended, which are to be removed.
@@ -157,15 +166,23 @@ impl Engine {
 
     fn removal(&self, prefix: &[u8], fenced: Fenced) -> Removal {
         let removed = PrefixRemoved::default();
-        Removal { scan: PrefixScan::new(prefix), fenced, until: self.revision, removed }
+        let items = VecDeque::new();
+        Removal { scan: PrefixScan::new(prefix), fenced, until: self.revision, removed, items }
     }
 
-    /// Continues a removal with up to `keys_max` keys. Returns the result when it is complete.
+    /// Continues a removal with up to `keys_max` keys, or about as many items of a long queue. Returns the result when it
+    /// is complete.
     pub fn remove_some(&mut self, removal: &mut Removal, keys_max: usize) -> Option<PrefixRemoved> {
-        let Removal { scan, fenced, until, removed } = removal;
+        let Removal { scan, fenced, until, removed, items } = removal;
+        if !items.is_empty() {
+            let count = items.len().min(ITEMS_PER_KEY * keys_max);
+            items.truncate(items.len() - count);
+            self.count_work((count / ITEMS_PER_KEY) as u64);
+            return (scan.is_over && items.is_empty()).then_some(*removed);
+        }
         let some = self.next_of(scan, keys_max);
-        self.count_work(4 * some.len() as u64);
         for slot in some {
+            self.count_work(4);
             let is_fenced = |fences: &Fences| fences.find(&self.slots[slot].key).is_some();
             if *fenced == Fenced::Stays && self.fences.as_deref().is_some_and(is_fenced) {
                 removed.left += u64::from(self.slots.is_present(slot));
@@ -174,17 +191,25 @@ impl Engine {
             if self.slots[slot].revision > *until {
                 continue;
             }
-            if self.slots.drop_queue(slot) {
+            if let Some(queue) = self.slots.take_queue(slot) {
                 self.revision += 1;
+                *items = queue;
             }
+            // The slot may be gone after this.
+            let long = (items.len() > keys_max).then(|| self.slots[slot].key.clone());
             if self.slots.is_present(slot) {
                 self.clear(slot);
                 removed.removed += 1;
             } else {
                 self.slots.release_if_idle(slot);
             }
+            if let Some(key) = long {
+                (scan.after, scan.is_over) = (Some(key), false);
+                return None;
+            }
+            items.clear();
         }
-        removal.scan.is_over.then_some(removal.removed)
+        scan.is_over.then_some(*removed)
     }
 
     /// Returns the next slots of a scan: none before the keys are in order, which it then prepares.
@@ -212,22 +237,31 @@ impl Engine {
         PrefixScan { is_over, ..PrefixScan::new(stem) }
     }
 
-    /// Ends the waits for fenced keys among the next `keys_max` keys, and returns their waiters. Sets
-    /// [`PrefixScan::is_over`] after the last key.
-    pub fn fail_waits(&mut self, scan: &mut PrefixScan, keys_max: usize) -> Vec<WaiterId> {
+    /// Ends waits for fenced keys among the next `count_max` keys, at most about `count_max`, and returns their waiters.
+    /// Sets [`PrefixScan::is_over`] after the last key.
+    pub fn fail_waits(&mut self, scan: &mut PrefixScan, count_max: usize) -> Vec<WaiterId> {
         let mut failed_waiters = Vec::new();
         if scan.is_over {
             return failed_waiters;
         }
-        let some = self.next_of(scan, keys_max);
-        let Some(fences) = self.fences.as_deref() else { return failed_waiters };
+        let (before, mut visited) = (scan.after.clone(), None);
+        let some = self.next_of(scan, count_max);
         self.count_work(some.len() as u64);
-        for slot in some.into_iter().map(|id| &self.slots[id]).filter(|slot| !slot.waiters.is_empty()) {
-            if fences.find(&slot.key).is_some() {
-                self.waits.list(&slot.waiters, &mut failed_waiters);
+        let Some(fences) = self.fences.as_deref() else { return failed_waiters };
+        for id in some {
+            let slot = &self.slots[id];
+            if !slot.waiters.is_empty() && fences.find(&slot.key).is_some() {
+                self.waits.list(&slot.waiters, &mut failed_waiters, count_max);
             }
+            if failed_waiters.len() >= count_max {
+                // The key may have more, and is looked at again.
+                scan.after = visited.map_or(before, |id| Some(self.slots[id].key.clone()));
+                scan.is_over = false;
+                break;
+            }
+            visited = Some(id);
         }
-        failed_waiters.iter().for_each(|&waiter| self.waits.forget(waiter, &mut self.slots));
+        failed_waiters.iter().for_each(|&waiter| self.forget_waits(waiter));
         failed_waiters
     }
 
@@ -401,6 +435,7 @@ impl Engine {
     /// # Errors
     /// The lease does not exist.
     pub fn lease_renew(&mut self, now: Instant, lease: LeaseId) -> Result<(), LeaseError> {
+        self.count_work(LEASE_WORK);
         self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?.leases.renew(now, lease)
     }
 
@@ -409,6 +444,7 @@ impl Engine {
     /// # Errors
     /// The lease does not exist.
     pub fn lease_end(&mut self, lease: LeaseId) -> Result<LeasedKeys, LeaseError> {
+        self.count_work(LEASE_WORK);
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
         Ok(LeasedKeys { lease, keys: extras.leases.end(lease)?, until: self.revision, removed: 0 })
     }

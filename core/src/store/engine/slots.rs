@@ -8,6 +8,7 @@ use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
 use crate::prelude::*;
 use crate::shared::Meter;
 use crate::store::value_ref::ValueRef;
+use alloc::collections::VecDeque;
 use core::ops::{Bound, Index, IndexMut, Range};
 use hashbrown::HashTable;
 use slab::Slab;
@@ -251,10 +252,10 @@ impl Slots {
         self[id].queue.as_ref().map_or(0, |queue| i64::try_from(queue.len()).unwrap_or(i64::MAX))
     }
 
-    /// Drops the queue of a slot. Returns whether there was one.
-    pub(super) fn drop_queue(&mut self, id: SlotId) -> bool {
+    /// Removes the queue of a slot, and returns its items.
+    pub(super) fn take_queue(&mut self, id: SlotId) -> Option<VecDeque<Box<[u8]>>> {
         self.stored_bytes -= self.queue_bytes(id);
-        self[id].queue.take().is_some()
+        self[id].queue.take()
     }
 
     /// Returns the charge of the queued items of a slot.

@@ -73,13 +73,21 @@ impl Waits {
         if self.registrations.len() + keys > limits.registrations_max {
             return Err(limits.registrations_max);
         }
-        let mut count = 0;
-        let mut wait = self.newest(waiter);
-        while wait != NONE {
+        let (mut count, mut registrations) = (0, keys);
+        let mut next = self.newest(waiter);
+        while next != NONE {
+            let wait = &self.waits[next as usize];
             count += 1;
-            wait = self.waits[wait as usize].next_of_waiter;
+            registrations += wait.missing as usize;
+            next = wait.next_of_waiter;
         }
-        if count >= limits.waits_per_connection_max { Err(limits.waits_per_connection_max) } else { Ok(()) }
+        if count >= limits.waits_per_connection_max {
+            return Err(limits.waits_per_connection_max);
+        }
+        if registrations > limits.registrations_per_connection_max {
+            return Err(limits.registrations_per_connection_max);
+        }
+        Ok(())
     }
 
     pub(super) fn open(&mut self, waiter: WaiterId, kind: WaitKind) -> u32 {
@@ -206,10 +214,10 @@ impl Waits {
         removed.wait
     }
 
-    /// Appends the waiters in the list of a key, one entry per registration.
-    pub(super) fn list(&self, list: &WaitList, waiters: &mut Vec<WaiterId>) {
+    /// Appends waiters in the list of a key, one entry per registration, until there are `count_max`.
+    pub(super) fn list(&self, list: &WaitList, waiters: &mut Vec<WaiterId>, count_max: usize) {
         let mut next = list.head;
-        while next != NONE {
+        while next != NONE && waiters.len() < count_max {
             let registration = &self.registrations[next as usize];
             waiters.push(self.waits[registration.wait as usize].waiter);
             next = registration.next;

@@ -1,8 +1,9 @@
 //! Work that may take longer than one turn: it is done in steps, and the jobs take turns.
 
 use super::store::LIST_BYTES_MAX;
-use super::{KEYS_PER_STEP, Native, RequestId, ServerContext, removed_frame};
+use super::{ANSWER_WORK, KEYS_PER_STEP, Native, RequestId, ServerContext, removed_frame};
 use crate::limits::WAIT_COST_BYTES;
+use crate::session::table::SessionId;
 use crate::store::engine::{LeasedKeys, Listing, PrefixScan, Removal, Stale};
 use crate::store::op::Keys;
 use crate::wire::native::ServerFrame;
@@ -18,6 +19,8 @@ pub(super) enum Job {
     RemoveLeased(LeasedKeys),
     /// Fails the waits for keys that can no longer be set.
     FailWaits(PrefixScan, Stale),
+    /// Ends the waits, watches and leases of a session that has ended.
+    EndSession(SessionId),
 }
 
 /// Job that is not done, and the request that it answers.
@@ -102,6 +105,14 @@ impl Native {
                 self.fail_stale_waits(context, failed, *stale);
                 return scan.is_over;
             }
+            Job::EndSession(session) => {
+                while self.end_wait(context, *session) || self.end_watch_or_lease(context, *session) {
+                    context.budget.subtract(ANSWER_WORK);
+                    if context.is_budget_spent() {
+                        return false;
+                    }
+                }
+            }
         }
         true
     }
@@ -127,7 +138,7 @@ impl Job {
         match self {
             Self::List(_) => scan + LIST_BYTES_MAX as u64,
             Self::Remove(_) | Self::FailWaits(..) => scan,
-            Self::RemoveLeased(_) => WAIT_COST_BYTES,
+            Self::RemoveLeased(_) | Self::EndSession(_) => WAIT_COST_BYTES,
         }
     }
 }

@@ -19,6 +19,9 @@ use crate::wire::native::{
 /// Most members in one answer.
 const MEMBERS_MAX: usize = 4096;
 
+/// Nodes that one unit of work passes over.
+const NODES_PER_UNIT: u64 = 16;
+
 /// Description of a node of a round.
 struct NodeEntry {
     rank_first: u64,
@@ -212,6 +215,7 @@ impl Native {
                 return Err(Refusal { first: round, second, ..Refusal::new(FaultCode::UnknownRound, text) });
             }
         };
+        context.budget.subtract(u64::from(nodes) / NODES_PER_UNIT);
         let records: Vec<Member<'_>> = page
             .iter()
             .map(|(node_rank, describe)| Member {

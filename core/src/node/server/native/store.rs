@@ -362,6 +362,12 @@ impl Native {
     fn answer_released(&mut self, context: &mut ServerContext<'_>) {
         while self.waiting.has_released() && !context.is_budget_spent() {
             let Some(index) = self.waiting.next_released() else { return };
+            if self.waiting.session_of(index).is_some_and(|session| self.sessions.node_of(session).is_none())
+            {
+                // Its session has ended, and what it would take is for the next.
+                self.give_up(context, index);
+                continue;
+            }
             let Some(pending) = self.unpark(index) else { continue };
             context.budget.subtract(ANSWER_WORK + pending.keys().len() as u64);
             let request = pending.request;
@@ -382,6 +388,7 @@ impl Native {
         stale: Stale,
     ) {
         let error = ApplyError::Stale(stale);
+        context.budget.subtract(ANSWER_WORK * waiters.len() as u64);
         for waiter in waiters {
             match waiter {
                 WaiterId::Conn(conn) => {
@@ -402,6 +409,7 @@ impl Native {
         while !context.is_budget_spent()
             && let Some(index) = self.waiting.expired(context.now)
         {
+            context.budget.subtract(ANSWER_WORK);
             let Some(pending) = self.give_up(context, index) else { continue };
             let (request, timeout_ms) = (pending.request, pending.timeout_ms);
             match pending.what {
@@ -420,10 +428,11 @@ impl Native {
         self.give_up(context, index).is_some()
     }
 
-    pub(super) fn end_waits(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
-        while let Some(index) = self.waiting.of_session(session) {
-            self.give_up(context, index);
-        }
+    /// Ends a wait of a session that has ended. Returns false if there is none left.
+    pub(super) fn end_wait(&mut self, context: &mut ServerContext<'_>, session: SessionId) -> bool {
+        let Some(index) = self.waiting.of_session(session) else { return false };
+        self.give_up(context, index);
+        true
     }
 
     /// Removes a request that no longer waits, although nothing has answered it. If the store has released it to take

@@ -173,6 +173,7 @@ impl Rig {
 }
 
 mod bounds;
+mod ends;
 mod lists;
 mod permissions;
 mod restarts;

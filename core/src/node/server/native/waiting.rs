@@ -1,7 +1,7 @@
 //! Table of the requests that wait for keys, by session and by deadline.
 
 use super::RequestId;
-use crate::limits::WAIT_COST_BYTES;
+use crate::limits::{REGISTRATION_COST_BYTES, WAIT_COST_BYTES};
 use crate::ordered::{Index, Set};
 use crate::prelude::*;
 use crate::session::table::SessionId;
@@ -52,7 +52,7 @@ impl Pending {
 
     /// Returns the bytes that the session is charged for the request.
     pub(super) const fn cost(&self) -> u64 {
-        self.packed.len() as u64 + WAIT_COST_BYTES
+        self.packed.len() as u64 + self.count as u64 * REGISTRATION_COST_BYTES + WAIT_COST_BYTES
     }
 
     pub(super) fn keys(&self) -> Keys<'_> {
@@ -118,6 +118,10 @@ impl Waiting {
 
     pub(super) fn find(&self, request: RequestId) -> Option<u32> {
         self.of_request.get(request.key())
+    }
+
+    pub(super) fn session_of(&self, index: u32) -> Option<SessionId> {
+        self.slots.get(index as usize).map(|pending| pending.request.session)
     }
 
     pub(super) fn of_session(&self, session: SessionId) -> Option<u32> {

@@ -5,11 +5,11 @@ use super::store::fault_of;
 use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis};
 use crate::limits::WAIT_COST_BYTES;
 use crate::ordered::{Index, Map, Set};
+use crate::prelude::*;
 use crate::session::table::SessionId;
 use crate::store::engine::{ApplyError, ChangeRef, LeaseError, LeaseId, WatchError, WatchId, Watched};
 use crate::store::op::Key;
 use crate::wire::native::{Change, ClientFrame, Fault, FaultCode, List, Message as _, ServerFrame, Why};
-use alloc::vec::Vec;
 
 /// Most bytes of keys and values in one frame of changes, unless a single change has more.
 const FRAME_BYTES_MAX: usize = 256 * 1024;
@@ -56,11 +56,7 @@ impl Native {
             }
             ClientFrame::LeaseGrant { ttl_ms } => {
                 let ttl = (ttl_ms > 0).then(|| millis(ttl_ms));
-                context.engine.lease_grant(context.now, ttl).map_err(lease_fault).map(|lease| {
-                    self.watching.leases.insert(lease, request);
-                    self.watching.leases_of.insert((request.session, lease));
-                    Some(lease.0)
-                })
+                self.grant(context, request, ttl).map(Some)
             }
             ClientFrame::LeaseAttach { lease, .. }
             | ClientFrame::LeaseRenew { lease }
@@ -122,6 +118,26 @@ impl Native {
         self.watching.watches.insert(watch, Watcher { request, cost });
         self.watching.of_request.insert(request.key(), watch);
         Ok(None)
+    }
+
+    fn grant(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        request: RequestId,
+        ttl: Option<Duration>,
+    ) -> Result<u64, Fault<'static>> {
+        self.sessions.charge(request.session, WAIT_COST_BYTES)?;
+        match context.engine.lease_grant(context.now, ttl) {
+            Ok(lease) => {
+                self.watching.leases.insert(lease, request);
+                self.watching.leases_of.insert((request.session, lease));
+                Ok(lease.0)
+            }
+            Err(error) => {
+                self.sessions.discharge(request.session, WAIT_COST_BYTES);
+                Err(lease_fault(error))
+            }
+        }
     }
 
     /// Sends all changes that the current input has made.
@@ -212,6 +228,7 @@ impl Native {
     fn forget_lease(&mut self, lease: LeaseId) -> Option<RequestId> {
         let owner = self.watching.leases.remove(lease)?;
         self.watching.leases_of.remove((owner.session, lease));
+        self.sessions.discharge(owner.session, WAIT_COST_BYTES);
         Some(owner)
     }
 
@@ -228,6 +245,7 @@ impl Native {
             let Ok(leased) = context.engine.lease_end(lease) else { return };
             self.begin(context, Job::RemoveLeased(leased), None);
             if let Some(request) = self.forget_lease(lease) {
+                context.budget.subtract(ANSWER_WORK);
                 let over = ServerFrame::LeaseOver { lease: lease.0, why: Why::Deadline };
                 self.push(context.conns, request, &over);
             }
@@ -241,20 +259,21 @@ impl Native {
         conn.and_then(|conn| context.conns.get(conn)).is_some_and(|conn| conn.is_parked)
     }
 
-    /// Ends the watches and leases of a session that has ended.
-    pub(super) fn end_watches(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
-        let first = |this: &Self| this.watching.of_request.of(session).next();
-        while let Some((_, watch)) = first(self) {
+    /// Ends a watch or a lease of a session that has ended. Returns false if there is none left.
+    pub(super) fn end_watch_or_lease(&mut self, context: &mut ServerContext<'_>, session: SessionId) -> bool {
+        let watch = self.watching.of_request.of(session).next();
+        if let Some((_, watch)) = watch {
             self.end_watch(context, watch);
+            return true;
         }
-        let first = |this: &Self| this.watching.leases_of.of(session).next();
-        while let Some((_, lease)) = first(self) {
-            self.forget_lease(lease);
-            // An administrator may have revoked it already.
-            if let Ok(leased) = context.engine.lease_end(lease) {
-                self.begin(context, Job::RemoveLeased(leased), None);
-            }
+        let lease = self.watching.leases_of.of(session).next();
+        let Some((_, lease)) = lease else { return false };
+        self.forget_lease(lease);
+        // An administrator may have revoked it already.
+        if let Ok(leased) = context.engine.lease_end(lease) {
+            self.begin(context, Job::RemoveLeased(leased), None);
         }
+        true
     }
 }
 

@@ -588,3 +588,57 @@ fn a_popper_waits_for_items_whatever_else_goes_by_the_name() {
     engine.forget_waits(popper);
     assert_eq!(engine.waiting(), 0);
 }
+
+/// However many wait for one key, a step ends few waits.
+#[test]
+fn the_waits_for_a_fenced_key_end_in_steps() {
+    let mut engine = engine(HistoryLimits::default());
+    let waiter = |index: u32| ConnId { index, generation: 0 };
+    for index in 0..100 {
+        let keys: [&[u8]; 2] = [b"r/1/a", if index % 2 == 0 { b"r/1/b" } else { b"s" }];
+        engine.apply(waiter(index), &Request::Wait { keys: Keys::scoped(b"/", &keys) }).expect("legal");
+    }
+    engine.apply(waiter(100), &Request::Wait { keys: Keys::scoped(b"/", &[b"r/1/c"]) }).expect("legal");
+    let (mut scan, mut failed) = (engine.fence(b"/r/", 1), Vec::new());
+    while !scan.is_over {
+        let some = engine.fail_waits(&mut scan, 7);
+        assert!(some.len() <= 7, "{} at once", some.len());
+        failed.extend(some);
+    }
+    // One that waits for two of the keys may be named twice.
+    let all = (0..=100).map(|index| WaiterId::from(waiter(index)));
+    assert!(all.clone().all(|waiter| failed.contains(&waiter)) && failed.len() < 110, "{failed:?}");
+    assert_eq!((engine.waiting(), engine.footprint()), (0, 0));
+}
+
+/// A queue belongs to one key, but freeing its items takes as long as there are items.
+#[test]
+fn a_long_queue_is_removed_in_steps() {
+    let mut engine = engine(HistoryLimits::default());
+    let push = |engine: &mut Engine, key: &'static str, count: u32| {
+        for _ in 0..count {
+            let request = Request::QueuePush { key: Key::raw(key.as_bytes()), value: b"item" };
+            engine.apply(A, &request).expect("within the limits");
+        }
+    };
+    set(&mut engine, "/a", "v");
+    push(&mut engine, "/b", 1000);
+    push(&mut engine, "/c", 3);
+    set(&mut engine, "/d", "v");
+    push(&mut engine, "/e", 500);
+    let (mut removal, mut steps) = (engine.delete_prefix(b"/").expect("not fenced"), 0);
+    let removed = complete(|| {
+        engine.take_work();
+        let removed = engine.remove_some(&mut removal, 10);
+        steps += 1;
+        assert!(engine.take_work() <= 50 + 8 * 10, "step {steps}");
+        // What comes meanwhile stays.
+        if steps == 10 {
+            push(&mut engine, "/b", 1);
+        }
+        removed
+    });
+    assert_eq!((removed.removed, removed.left), (2, 0));
+    assert!(steps > 30, "{steps} steps");
+    assert_eq!((engine.footprint(), engine.key_count()), (1, 0));
+}

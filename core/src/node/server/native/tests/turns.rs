@@ -27,6 +27,13 @@ impl Rig {
         panic!("it never ends")
     }
 
+    /// Ticks until nothing is left to do, without a wait.
+    pub(super) fn finish_at_once(&mut self) {
+        while self.has_work() {
+            self.feed(Input::Tick);
+        }
+    }
+
     pub(super) fn has_work(&self) -> bool {
         !self.server.parked.is_empty()
             || self.server.native.as_ref().is_some_and(|native| native.has_work(&self.server.engine))
