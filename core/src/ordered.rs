@@ -457,12 +457,12 @@ impl<V> Named<V> {
         Some(name)
     }
 
-    /// Removes all entries whose names begin with `prefix`.
-    pub fn remove_prefix(&mut self, prefix: &[u8]) {
-        let first = |names: &Self| names.range(prefix..).next().map(|(name, _)| Arc::<[u8]>::from(name));
-        while let Some(name) = first(self).filter(|name| name.starts_with(prefix)) {
-            self.remove(&name);
-        }
+    /// Removes the first entry whose name begins with `prefix`, and returns its name.
+    pub fn pop_prefix(&mut self, prefix: &[u8]) -> Option<Arc<[u8]>> {
+        let (name, _) = self.0.range::<[u8]>(Bound::Included(prefix), Bound::Unbounded).next()?;
+        let name = Some(name).filter(|name| name.starts_with(prefix))?.clone();
+        self.remove(&name);
+        Some(name)
     }
 
     pub fn clear(&mut self) {

@@ -22,6 +22,15 @@ struct Planned {
     is_leased: bool,
 }
 
+/// The keys that the writes concern, as far as they have been looked at.
+#[derive(Default)]
+struct Plan {
+    keys: Named<Planned>,
+    /// Keys that were written since the last removal of a prefix that covers them. A removal looks only at these: the
+    /// others have neither a value nor a queue any more. `None` before the first removal.
+    written: Option<Named<()>>,
+}
+
 impl Planned {
     fn is_present(&self) -> bool {
         !matches!(self.value, Value::Absent)
@@ -58,32 +67,31 @@ impl Engine {
         &mut self,
         writes: impl Iterator<Item = Write<'w>>,
     ) -> Result<(), (ApplyError, Option<Key<'w>>)> {
-        let (mut planned, mut growth): (Named<Planned>, i64) = (Named::new(), 0);
+        let (mut plan, mut growth) = (Plan::default(), 0);
         for write in writes {
             self.count_work(1);
-            growth += self.plan(&mut planned, &write)?;
+            growth += self.plan(&mut plan, &write)?;
         }
         self.check_capacity(u64::try_from(growth).unwrap_or(0)).map_err(|error| (error, None))
     }
 
     /// Applies a write to the plan. Returns by how many bytes the charges grow.
-    fn plan<'w>(
-        &mut self,
-        planned: &mut Named<Planned>,
-        write: &Write<'w>,
-    ) -> Result<i64, (ApplyError, Option<Key<'w>>)> {
+    fn plan<'w>(&mut self, plan: &mut Plan, write: &Write<'w>) -> Result<i64, (ApplyError, Option<Key<'w>>)> {
         let (Write::Set { key, .. }
         | Write::Delete { key }
         | Write::Add { key, .. }
         | Write::Append { key, .. }) = *write
         else {
             let Write::DeletePrefix { prefix } = *write else { return Ok(0) };
-            return Ok(self.plan_removal(planned, prefix));
+            return Ok(self.plan_removal(plan, prefix));
         };
         let head = |bytes: &'w [u8]| &bytes[..bytes.len().min(number::TEXT_BYTES_MAX)];
         let name = contiguous_key(key, &mut self.joined);
         let (slots, extras) = (&self.slots, self.extras.as_deref());
-        let one = planned.entry(name, || Self::stored(slots, extras, name));
+        if let Some(written) = &mut plan.written {
+            written.insert(name, ());
+        }
+        let one = plan.keys.entry(name, || Self::stored(slots, extras, name));
         let before = one.charge(name.len());
         match *write {
             Write::Set { value, .. } => {
@@ -111,27 +119,32 @@ impl Engine {
     }
 
     /// Removes the keys with a prefix, and their queues, from the plan. Fenced keys stay.
-    fn plan_removal(&mut self, planned: &mut Named<Planned>, prefix: Key<'_>) -> i64 {
+    fn plan_removal(&mut self, plan: &mut Plan, prefix: Key<'_>) -> i64 {
         let prefix = contiguous_key(prefix, &mut self.joined);
         let stored: Vec<SlotId> = self.slots.ordered().with_prefix(prefix, Bound::Included(prefix)).collect();
         let (slots, extras) = (&self.slots, self.extras.as_deref());
+        let Plan { keys, written } = plan;
+        let written = written.get_or_insert_with(|| {
+            let mut all = Named::new();
+            keys.iter().for_each(|(name, _)| _ = all.insert(name, ()));
+            all
+        });
         for id in stored {
             let name = &*slots[id].key;
-            planned.entry(name, || Self::stored(slots, extras, name));
-        }
-        let names: Vec<Box<[u8]>> = planned
-            .range((Bound::Included(prefix), Bound::Unbounded))
-            .map(|(name, _)| name)
-            .take_while(|name| name.starts_with(prefix))
-            .map(Box::from)
-            .collect();
-        let mut growth = 0;
-        for name in &names {
             let is_fenced = self.fences.as_deref().is_some_and(|fences| fences.find(name).is_some());
-            let Some(one) = planned.get_mut(name).filter(|_| !is_fenced) else { continue };
+            if !is_fenced && !keys.contains(name) {
+                keys.insert(name, Self::stored(slots, extras, name));
+                written.insert(name, ());
+            }
+        }
+        let mut growth = 0;
+        // No written key is fenced.
+        while let Some(name) = written.pop_prefix(prefix) {
+            self.work.set(self.work.get() + 1);
+            let Some(one) = keys.get_mut(&name) else { continue };
             let before = one.charge(name.len());
             if core::mem::take(&mut one.has_queue) {
-                let items = slots.find(name).map_or(0, |id| slots.queue_bytes(id));
+                let items = slots.find(&name).map_or(0, |id| slots.queue_bytes(id));
                 growth -= items.cast_signed();
             }
             one.delete();

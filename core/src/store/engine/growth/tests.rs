@@ -133,3 +133,28 @@ fn a_full_store_takes_what_replaces_as_much() {
     }
     assert_eq!(engine.stored_bytes(), 262);
 }
+
+/// A removal looks only at the keys that were written since the last one.
+#[test]
+fn removals_of_a_prefix_look_at_each_write_once() {
+    const WRITES: u64 = 4000;
+    let (mut engine, _) = started(u64::MAX);
+    let names: Vec<Vec<u8>> = (0..WRITES).map(|number| std::format!("/n/{number}").into_bytes()).collect();
+    let set = |name| Write::Set { key: Key::raw(name), value: b"" };
+    for name in &names[..10] {
+        engine.apply(A, &Request::Set { key: Key::raw(name), value: b"" }).expect("there is capacity");
+    }
+    engine.take_work();
+    // The number makes the engine plan.
+    let sets = names.iter().map(|name| set(name)).chain([Write::Add { key: Key::raw(b"/c"), delta: 1 }]);
+    let removals = names.iter().map(|_| Write::DeletePrefix { prefix: Key::raw(b"/n/") });
+    let later = [set(b"/n/0"), Write::DeletePrefix { prefix: Key::raw(b"/") }];
+    let writes = sets.chain(removals).chain(later);
+    assert_eq!(engine.check_growth_of(writes.clone()), Ok(()));
+    let work = engine.take_work();
+    assert!((3 * WRITES..4 * WRITES).contains(&work), "{work} to plan: each write, and what each removes");
+    assert!(engine.txn([].into_iter(), writes, [].into_iter()).is_ok());
+    let work = engine.take_work();
+    assert!(work <= 16 * 2 * WRITES, "{work}");
+    assert_eq!(engine.key_count(), 0);
+}
