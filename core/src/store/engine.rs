@@ -13,6 +13,7 @@ mod leases;
 mod listing;
 mod native;
 mod order;
+mod prefixes;
 mod slot;
 mod slots;
 mod value;
@@ -230,7 +231,7 @@ impl Engine {
 
     /// Returns the work since the last call, in the units of [`work_per_input_max`](crate::limits::ServerLimits::work_per_input_max).
     pub fn take_work(&self) -> u64 {
-        self.work.take()
+        self.work.take() + self.fences.as_ref().map_or(0, |fences| fences.take_work())
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! Fences: keys that can no longer be changed, because their round has ended.
 
-use crate::ordered::{Index, Named};
+use super::prefixes::{Lookup, NodeId, Prefixes};
+use crate::ordered::Index;
 
 /// Attempt to change a fenced key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,38 +15,46 @@ pub struct Stale {
 /// Families of prefixes: a stem, a number, a slash. In each family, the numbers up to a maximum are fenced.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
-    over: Named<u64>,
-    /// Lengths of the stems, with the number of stems of each length, so that a lookup tries no other lengths.
-    lengths: Index<usize, usize>,
+    stems: Prefixes,
+    /// The maximum of each stem.
+    over: Index<NodeId, u64>,
 }
 
 impl Fences {
     pub(super) fn raise(&mut self, stem: &[u8], number: u64) {
-        if !self.over.contains(stem) {
-            let count = self.lengths.get(stem.len()).unwrap_or(0);
-            self.lengths.insert(stem.len(), count + 1);
-        }
-        let over = self.over.entry(stem, || number);
-        *over = number.max(*over);
+        let id = self.stems.find(stem).unwrap_or_else(|| {
+            let id = self.stems.insert(stem);
+            self.stems.activate(id);
+            id
+        });
+        let over = self.over.get(id).unwrap_or(0);
+        self.over.insert(id, number.max(over));
     }
 
     pub(super) fn lift(&mut self, stem: &[u8]) {
-        if self.over.remove(stem).is_none() {
-            return;
+        if let Some(id) = self.stems.find(stem) {
+            self.over.remove(id);
+            self.stems.deactivate(id);
+            self.stems.remove(id);
         }
-        match self.lengths.get(stem.len()) {
-            Some(count) if count > 1 => self.lengths.insert(stem.len(), count - 1),
-            _ => self.lengths.remove(stem.len()),
-        };
     }
 
     /// Returns the fence that covers `key`, if any.
     pub(super) fn find(&self, key: &[u8]) -> Option<Stale> {
-        self.lengths.iter().find_map(|(length, _)| {
-            let (stem, rest) = key.split_at_checked(length)?;
-            let &over = self.over.get(stem)?;
-            number(rest).filter(|&round| round <= over).map(|round| Stale { round, over })
-        })
+        let mut lookup = Lookup::new(key);
+        while let Some(id) = self.stems.next(&mut lookup) {
+            if let (Some(round), Some(over)) = (number(lookup.rest), self.over.get(id))
+                && round <= over
+            {
+                return Some(Stale { round, over });
+            }
+        }
+        None
+    }
+
+    /// Returns the work of all calls since the last one.
+    pub(super) fn take_work(&self) -> u64 {
+        self.stems.take_work()
     }
 }
 
@@ -88,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_that_is_lifted_leaves_those_of_the_same_length() {
+    fn a_fence_that_is_lifted_leaves_the_others() {
         let mut fences = Fences::default();
         for stem in [&b"/r.a."[..], b"/r.b.", b"/r.job."] {
             fences.raise(stem, 1);
@@ -98,6 +107,39 @@ mod tests {
             let held = [&b"/r.a.1/k"[..], b"/r.b.1/k", b"/r.job.1/k"];
             assert_eq!(held.iter().filter(|key| fences.find(key).is_some()).count(), left);
         }
-        assert!(fences.lengths.is_empty());
+        assert!(fences.over.is_empty());
+    }
+
+    #[test]
+    fn stems_may_be_prefixes_of_each_other() {
+        let mut fences = Fences::default();
+        fences.raise(b"/r.a.", 3);
+        fences.raise(b"/r.a.1/b.", 5);
+        for (key, stale) in
+            [("/r.a.1/b.9/k", Some((1, 3))), ("/r.a.1/b.5/k", Some((1, 3))), ("/r.a.7/b.5/k", None)]
+        {
+            let stale = stale.map(|(round, over)| Stale { round, over });
+            assert_eq!(fences.find(key.as_bytes()), stale, "{key}");
+        }
+        fences.lift(b"/r.a.");
+        assert_eq!(fences.find(b"/r.a.1/b.9/k"), None);
+        assert_eq!(fences.find(b"/r.a.1/b.5/k"), Some(Stale { round: 5, over: 5 }));
+    }
+
+    /// Runs whose ids have all lengths do not slow the writes of keys that have nothing to do with them.
+    #[test]
+    fn a_lookup_does_not_look_for_each_length() {
+        let mut fences = Fences::default();
+        for length in 1..=1024 {
+            fences.raise(&[b"/r.", &[b'x'; 1024][..length], b"."].concat(), 1);
+        }
+        fences.take_work();
+        let key = [b"/r.y", &[b'x'; 2000][..]].concat();
+        (0..8).for_each(|_| assert_eq!(fences.find(&key), None));
+        assert_eq!(fences.take_work(), 2, "two nodes for each");
+        // At worst as many as the key has bytes.
+        let key = [b"/r.", &[b'x'; 1024][..], b".1/k"].concat();
+        assert_eq!(fences.find(&key), Some(Stale { round: 1, over: 1 }));
+        assert!(fences.take_work() <= key.len() as u64 / 8 + 1);
     }
 }

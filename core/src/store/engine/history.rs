@@ -1,9 +1,10 @@
 //! History of recent changes, and the watches on it. A watch has no queue of its own: it stores the revision of its
 //! first undelivered change, and reads on from there in the one shared history.
 
+use super::prefixes::{Lookup, NodeId, Prefixes};
 use super::value::KeptValue;
 use crate::limits::HistoryLimits;
-use crate::ordered::{Index, Map, Named, Set, numbers};
+use crate::ordered::{Map, Set, numbers};
 use crate::prelude::*;
 use crate::store::value_ref::ValueRef;
 use alloc::collections::VecDeque;
@@ -79,6 +80,8 @@ struct Change {
 struct Watch {
     is_prefix: bool,
     name: Box<[u8]>,
+    /// Node of the name.
+    node: NodeId,
     /// Lowest revision to deliver.
     from: u64,
     /// Revision of the first undelivered change.
@@ -87,13 +90,32 @@ struct Watch {
     queued: bool,
 }
 
-/// The watches of one key or prefix.
+/// Index of watches by their names.
 #[derive(Debug, Default)]
 struct Watchers {
-    count: usize,
-    /// Those without undelivered changes. Only these are looked at when a key changes, so that many changes in one turn
-    /// do not each take time for every watch.
-    idle: Set<WatchId>,
+    /// The names of all watches. A name is active once for each idle watch.
+    names: Prefixes,
+    /// Watches without undelivered changes. Only these are looked at when a key changes, so that many changes in one
+    /// turn do not each take time for every watch.
+    idle: Set<(NodeId, WatchId)>,
+}
+
+impl Watchers {
+    fn add_idle(&mut self, node: NodeId, id: WatchId) {
+        self.names.activate(node);
+        self.idle.insert((node, id));
+    }
+
+    fn pop_idle(&mut self, node: NodeId) -> Option<WatchId> {
+        let first = self.idle.of(node).next()?;
+        self.remove_idle(first);
+        Some(first.1)
+    }
+
+    fn remove_idle(&mut self, entry: (NodeId, WatchId)) {
+        self.names.deactivate(entry.0);
+        self.idle.remove(entry);
+    }
 }
 
 #[derive(Debug)]
@@ -105,10 +127,8 @@ pub(super) struct History {
     pub(super) oldest: u64,
     last: u64,
     watches: Map<WatchId, Watch>,
-    of_key: Named<Watchers>,
-    of_prefix: Named<Watchers>,
-    /// Lengths of the watched prefixes, with the number of watches of each length.
-    prefix_lengths: Index<usize, usize>,
+    of_keys: Watchers,
+    of_prefixes: Watchers,
     /// Watches in the order in which they got undelivered changes. Some may have delivered them since, or have
     /// ended: `next_ready` skips those, because searching the queue would take time.
     ready: VecDeque<WatchId>,
@@ -126,9 +146,8 @@ impl History {
             oldest: revision + 1,
             last: 0,
             watches: Map::new(),
-            of_key: Named::new(),
-            of_prefix: Named::new(),
-            prefix_lengths: Index::new(),
+            of_keys: Watchers::default(),
+            of_prefixes: Watchers::default(),
             ready: VecDeque::new(),
             work: 0,
         }
@@ -141,11 +160,10 @@ impl History {
         let change = Change { revision, key: key.into(), value, is_lost };
         self.bytes += change.cost();
         self.changes.push_back(change);
-        let Self { watches, ready, work, of_key, of_prefix, prefix_lengths, .. } = self;
-        let mut notify = |watchers: Option<&mut Watchers>| {
-            *work += 1;
-            let Some(watchers) = watchers else { return };
-            while let Some(id) = watchers.idle.pop_first() {
+        self.work += 1;
+        let Self { watches, ready, work, of_keys, of_prefixes, .. } = self;
+        let mut notify = |watchers: &mut Watchers, node| {
+            while let Some(id) = watchers.pop_idle(node) {
                 *work += 1;
                 if let Some(watch) = watches.get_mut(id) {
                     // A watch begins at the next revision at the latest, and goes on after one that it has delivered.
@@ -155,9 +173,12 @@ impl History {
                 }
             }
         };
-        notify(of_key.get_mut(key));
-        for (length, _) in prefix_lengths.iter().take_while(|&(length, _)| length <= key.len()) {
-            notify(of_prefix.get_mut(&key[..length]));
+        if let Some(node) = of_keys.names.find(key) {
+            notify(of_keys, node);
+        }
+        let mut lookup = Lookup::new(key);
+        while let Some(node) = of_prefixes.names.next(&mut lookup) {
+            notify(of_prefixes, node);
         }
         while self.changes.len() > self.limits.changes_max || self.bytes > self.limits.bytes_max {
             let Some(oldest) = self.changes.pop_front() else { break };
@@ -179,21 +200,15 @@ impl History {
             Watched::Key(key) => (false, key),
             Watched::Prefix(prefix) => (true, prefix),
         };
-        let mut watch = Watch { is_prefix, name: name.into(), from, undelivered: None, queued: false };
+        let node = self.index(is_prefix).names.insert(name);
+        let mut watch = Watch { is_prefix, name: name.into(), node, from, undelivered: None, queued: false };
         watch.undelivered = self.find(&watch, from);
         let looked_at = self.since(from).len() as u64;
         self.work += looked_at / CHANGES_PER_UNIT;
         if watch.undelivered.is_some() {
             watch.queue(id, &mut self.ready);
-        }
-        let is_idle = watch.undelivered.is_none();
-        let watchers = self.index(is_prefix).entry(name, Watchers::default);
-        watchers.count += 1;
-        if is_idle {
-            watchers.idle.insert(id);
-        }
-        if is_prefix {
-            self.count_length(name.len(), |count| count + 1);
+        } else {
+            self.index(is_prefix).add_idle(node, id);
         }
         self.watches.insert(id, watch);
         Ok(id)
@@ -201,25 +216,12 @@ impl History {
 
     pub(super) fn unwatch(&mut self, id: WatchId) -> bool {
         let Some(watch) = self.watches.remove(id) else { return false };
-        let index = self.index(watch.is_prefix);
-        if let Some(watchers) = index.get_mut(&watch.name) {
-            watchers.count -= 1;
-            watchers.idle.remove(id);
-            if watchers.count == 0 {
-                index.remove(&watch.name);
-            }
+        let watchers = self.index(watch.is_prefix);
+        if watch.undelivered.is_none() {
+            watchers.remove_idle((watch.node, id));
         }
-        if watch.is_prefix {
-            self.count_length(watch.name.len(), |count| count.saturating_sub(1));
-        }
+        watchers.names.remove(watch.node);
         true
-    }
-
-    fn count_length(&mut self, length: usize, change: impl FnOnce(usize) -> usize) {
-        match change(self.prefix_lengths.get(length).unwrap_or(0)) {
-            0 => self.prefix_lengths.remove(length),
-            count => self.prefix_lengths.insert(length, count),
-        };
     }
 
     /// Queues a watch, if it has undelivered changes.
@@ -270,28 +272,27 @@ impl History {
         let looked_at = self.since(from).len() as u64;
         // They were looked at to be sent, too.
         self.work += 2 * looked_at / CHANGES_PER_UNIT;
-        let Self { watches, ready, of_key, of_prefix, .. } = self;
+        let Self { watches, ready, of_keys, of_prefixes, .. } = self;
         let Some(watch) = watches.get_mut(id) else { return };
         (watch.from, watch.undelivered) = (from, undelivered);
         if undelivered.is_some() {
             return watch.queue(id, ready);
         }
-        let index = if watch.is_prefix { of_prefix } else { of_key };
-        if let Some(watchers) = index.get_mut(&watch.name) {
-            watchers.idle.insert(id);
-        }
+        let watchers = if watch.is_prefix { of_prefixes } else { of_keys };
+        watchers.add_idle(watch.node, id);
     }
 
-    const fn index(&mut self, is_prefix: bool) -> &mut Named<Watchers> {
-        if is_prefix { &mut self.of_prefix } else { &mut self.of_key }
+    const fn index(&mut self, is_prefix: bool) -> &mut Watchers {
+        if is_prefix { &mut self.of_prefixes } else { &mut self.of_keys }
     }
 
     fn find(&self, watch: &Watch, from: u64) -> Option<u64> {
         self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision)
     }
 
-    pub(super) const fn take_work(&mut self) -> u64 {
-        core::mem::replace(&mut self.work, 0)
+    pub(super) fn take_work(&mut self) -> u64 {
+        let lookups = self.of_keys.names.take_work() + self.of_prefixes.names.take_work();
+        core::mem::take(&mut self.work) + lookups
     }
 
     /// Returns the changes from a revision on.
@@ -325,5 +326,55 @@ impl Change {
     fn as_ref(&self) -> Option<ChangeRef<'_>> {
         let value = self.value.as_ref().map(KeptValue::as_ref);
         (!self.is_lost).then_some(ChangeRef { revision: self.revision, key: &self.key, value })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Starts a watch of each prefix.
+    fn watched<'p>(prefixes: impl Iterator<Item = &'p [u8]>) -> (History, Vec<WatchId>) {
+        let mut history = History::new(HistoryLimits::default(), 0);
+        let watches = prefixes.map(|prefix| history.watch(Watched::Prefix(prefix), 1).expect("a watch"));
+        let watches = watches.collect();
+        history.take_work();
+        (history, watches)
+    }
+
+    #[test]
+    fn a_change_looks_at_no_prefix_whose_watches_are_ready() {
+        let key = [b'x'; 1000];
+        let (mut history, watches) = watched((0..1000).map(|length| &key[..length]));
+        history.record(1, &key, None);
+        let work = history.take_work();
+        assert!((1001..1500).contains(&work), "{work}: each watch becomes ready");
+        (2..10).for_each(|revision| history.record(revision, &key, None));
+        assert!(history.take_work() <= 8 + 2, "one for each change, and an eighth for a node");
+        let ready: Vec<WatchId> = core::iter::from_fn(|| history.next_ready()).collect();
+        assert_eq!(ready, watches);
+        // One that has delivered its changes is found again, without a look at all of them.
+        history.delivered(watches[3], 9);
+        history.take_work();
+        history.record(10, &key, None);
+        assert!(history.take_work() <= 1 + 1 + 2, "the change, the watch and a few nodes");
+        assert_eq!((history.next_ready(), history.next_ready()), (Some(watches[3]), None));
+        assert_eq!(history.undelivered(watches[3]).expect("kept").count(), 1);
+        assert!(watches.iter().all(|&watch| history.unwatch(watch)));
+        history.record(11, &key, None);
+        assert_eq!(history.next_ready(), None);
+    }
+
+    #[test]
+    fn prefixes_of_all_lengths_that_a_key_does_not_begin_with_cost_little() {
+        let prefixes: Vec<Vec<u8>> =
+            (0..1000).map(|length| [&[b'x'; 1000][..length], b"A"].concat()).collect();
+        let (mut history, _) = watched(prefixes.iter().map(|prefix| &**prefix));
+        history.record(1, &[b'x'; 2000], None);
+        let work = history.take_work();
+        assert!(work <= 1 + 1000 / 8 + 1, "{work}");
+        history.record(2, &[b'y'; 2000], None);
+        assert!(history.take_work() <= 2);
+        assert_eq!(history.next_ready(), None);
     }
 }
