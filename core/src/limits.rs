@@ -142,6 +142,8 @@ pub struct ServerLimits {
     /// [`COPIED_BYTES_PER_UNIT`]. A request is executed as a whole; further requests of its connection, and what else
     /// is left to do, follow in later turns.
     pub work_per_input_max: u64,
+    /// Maximum number of conditions and writes of one transaction, which is executed in one turn.
+    pub txn_parts_max: usize,
     /// Work after which the further requests of a batch are refused, in the same units.
     pub batch_work_max: u64,
     /// Time from accept to a complete greeting.
@@ -166,6 +168,7 @@ impl Default for ServerLimits {
             answer_bytes_max: 1 << 30,
             buffered_bytes_max: 2 << 30,
             work_per_input_max: 5000,
+            txn_parts_max: 16_384,
             batch_work_max: 400_000,
             handshake_timeout: Duration::from_secs(30),
             frame_timeout: Duration::from_secs(60),

@@ -53,6 +53,13 @@ impl Native {
                 let list = context.engine.list(&prefix, &after, count_max.into(), LIST_BYTES_MAX);
                 self.begin(context, Job::List(list), Some(request));
             }
+            ClientFrame::Txn { compares, then, otherwise }
+                if compares.len() + then.len() + otherwise.len() > context.limits.txn_parts_max =>
+            {
+                let text = b"conditions and writes in one transaction";
+                let limit = context.limits.txn_parts_max as u64;
+                self.fail(context, request, Fault { text, ..Fault::new(FaultCode::TooMany, limit, 0) });
+            }
             ClientFrame::Txn { compares, then, otherwise } => {
                 let applied = context.engine.txn(compares.iter(), then.iter(), otherwise.iter());
                 match applied {

@@ -535,3 +535,19 @@ fn a_transaction_removes_a_bounded_number_of_keys_with_all_its_prefixes() {
     let get = ClientFrame::Get { timeout_ms: 0, key: key("/p/0") };
     assert_eq!(rig.wanted(conn, 4, &get), ["4 Value 3"]);
 }
+
+#[test]
+fn a_transaction_has_a_bounded_number_of_conditions_and_writes() {
+    let mut rig = Rig::new(ServerLimits { txn_parts_max: 3, ..ServerLimits::default() });
+    let conn = rig.open(0, "n");
+    let compares = [Compare { key: key("/a"), condition: Condition::Absent }];
+    let write = Write::Set { key: key("/a"), value: b"v" };
+    let (one, two) = ([write], [write, write]);
+    let txn = |then, otherwise| {
+        let compares = List::new(&compares);
+        ClientFrame::Txn { compares, then: List::new(then), otherwise: List::new(otherwise) }
+    };
+    assert_eq!(rig.wanted(conn, 1, &txn(&one, &one)), ["1 Outcome true"]);
+    let refused = rig.wanted(conn, 2, &txn(&one, &two));
+    assert!(refused[0].starts_with("2 Error TooMany 3 0 conditions and writes"), "{refused:?}");
+}
