@@ -19,6 +19,8 @@ use std::collections::BTreeSet;
 const KEYS: usize = 5000;
 /// Keys of a long list: the most that a list may have.
 const LIST: usize = 131_072;
+/// Writes of a transaction that has a condition for each key of the store, too.
+const TXN_PARTS: usize = 16_384 - KEYS;
 const VALUE: usize = 8 << 20;
 /// Sessions that wait for one key, that watch all keys, that have arrived at a barrier and are in a run.
 const PEERS: usize = 100;
@@ -44,13 +46,13 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("Delete", 729, 55),
     ("Append", 9960, 9831),
     ("MultiGet", 18_788, 2976),
-    ("MultiSet", 790_113, 87_997),
+    ("MultiSet", 652_503, 87_997),
     ("QueuePush", 19_677, 19_662),
     ("QueuePop", 9837, 9831),
     ("QueueLen", 20, 4),
     ("ListKeys", 7378, 1141),
-    ("DeletePrefix", 11_202, 31_364),
-    ("Txn", 30_386, 1418),
+    ("DeletePrefix", 11_202, 37_966),
+    ("Txn", 102_063, 7678),
     ("Batch", 48_342, 4344),
     ("WatchKey", 20, 4),
     ("WatchPrefix", 20, 4),
@@ -77,7 +79,7 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("DELETE_KEY", 723, 55),
     ("APPEND", 9832, 9831),
     ("MULTI_GET", 6706, 633),
-    ("MULTI_SET", 790_107, 87_997),
+    ("MULTI_SET", 652_497, 87_997),
     ("CANCEL_WAIT", 20, 4),
     ("QUEUE_PUSH", 9838, 9831),
     ("QUEUE_POP", 9831, 9831),
@@ -268,7 +270,12 @@ fn native_costs() -> Vec<(&'static str, Cost)> {
     };
     let compares: Vec<_> =
         stored.iter().map(|&key| Compare { key: Key::raw(key), condition: Condition::Exists }).collect();
-    let writes: Vec<_> = stored.iter().map(|&key| Write::Set { key: Key::raw(key), value: b"w" }).collect();
+    let written: Vec<_> = (0..TXN_PARTS / 2).map(|number| format!("n/{number}").into_bytes()).collect();
+    let sets = written.iter().map(|name| Write::Set { key: Key::raw(name), value: b"" });
+    // The number makes the server plan the writes.
+    let number = Write::Add { key: wanted, delta: 1 };
+    let removed = written[1..].iter().map(|_| Write::DeletePrefix { prefix: Key::raw(b"n/") });
+    let writes: Vec<_> = sets.chain([number]).chain(removed).collect();
     let removals: Vec<_> =
         (0..KEYS).map(|_| Batched(ClientFrame::DeletePrefix { prefix: Key::raw(b"k") })).collect();
     let waits = 1_000_000;
