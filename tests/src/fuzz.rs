@@ -12,7 +12,7 @@ mod native_server;
 mod rpc;
 mod server;
 
-pub use cost::cost;
+pub use cost::{Costs, cost};
 pub use decoder::decoder;
 pub use engine::engine;
 pub use file_log::file_log;
