@@ -13,6 +13,7 @@ mod connection;
 pub mod elastic_store;
 pub mod event_loop;
 pub mod file_store;
+mod file_versions;
 pub mod hash_store;
 pub mod last_try;
 pub mod lock;

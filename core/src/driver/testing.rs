@@ -71,6 +71,18 @@ pub(crate) fn is_alone() -> bool {
     false
 }
 
+/// Takes all descriptors that are left to the process, of which it may have no more than 256 from now on.
+pub(crate) fn take_descriptors() -> std::vec::Vec<std::fs::File> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: one valid limit to write to and to read from.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        limit.rlim_cur = 256;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+    core::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect()
+}
+
 /// Returns whether a descriptor becomes readable within `span`.
 pub(crate) fn becomes_readable(fd: RawFd, span: Duration) -> bool {
     let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

@@ -1,9 +1,9 @@
 //! Files of certificates and keys, which are read again when they have changed.
 
 use crate::driver::clock::since_1970;
+use crate::driver::file_versions::{FileVersions, Files, LoadError};
 use crate::driver::prelude::*;
 use crate::tls::{Built, ClientConfig, ConfigError, Part, Protocol, ServerConfig, TlsStage};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Files of the TLS of a server, in PEM.
@@ -56,12 +56,10 @@ impl TlsError {
     }
 }
 
-/// Identity and time of the last change of a file; `None` if it cannot be read.
-type Stamp = Option<(u64, i64, i64, u64)>;
-
-fn stamp(file: &Path) -> Stamp {
-    let meta = std::fs::metadata(file).ok()?;
-    Some((meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
+impl LoadError for TlsError {
+    fn is_unread(&self) -> bool {
+        matches!(self.reason, TlsErrorReason::Unreadable(_))
+    }
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
@@ -72,7 +70,7 @@ fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
 trait Configuration {
     type Made: Clone + fmt::Debug;
 
-    fn files(&self) -> [Option<&Path>; 3];
+    fn files(&self) -> Files<'_>;
 
     fn make(&self, protocol: Protocol) -> Result<Self::Made, TlsError>;
 }
@@ -80,7 +78,7 @@ trait Configuration {
 impl Configuration for TlsServerOptions {
     type Made = ServerConfig;
 
-    fn files(&self) -> [Option<&Path>; 3] {
+    fn files(&self) -> Files<'_> {
         [Some(&self.cert_file), Some(&self.key_file), self.client_ca_file.as_deref()]
     }
 
@@ -95,7 +93,7 @@ impl Configuration for TlsServerOptions {
 impl Configuration for TlsClientOptions {
     type Made = ClientConfig;
 
-    fn files(&self) -> [Option<&Path>; 3] {
+    fn files(&self) -> Files<'_> {
         let identity = self.identity.as_ref();
         [Some(&self.ca_file), identity.map(|(cert, _)| &**cert), identity.map(|(_, key)| &**key)]
     }
@@ -140,13 +138,13 @@ impl TlsClientOptions {
 struct Reloaded<C: Configuration> {
     options: C,
     protocol: Protocol,
-    made: Mutex<(C::Made, [Stamp; 3])>,
+    made: Mutex<(C::Made, FileVersions)>,
 }
 
 impl<C: Configuration> Reloaded<C> {
     fn new(options: C, protocol: Protocol) -> Result<Self, TlsError> {
-        let stamps = stamps(&options);
-        let made = Mutex::new((options.make(protocol)?, stamps));
+        let versions = FileVersions::of(options.files());
+        let made = Mutex::new((options.make(protocol)?, versions));
         Ok(Self { options, protocol, made })
     }
 
@@ -156,20 +154,13 @@ impl<C: Configuration> Reloaded<C> {
 
     /// Reads the files again if they have changed. If they cannot be used, the earlier configuration stays.
     fn renew(&self) -> Option<Result<C::Made, TlsError>> {
-        let stamps = stamps(&self.options);
-        let mut made = self.made.locked();
-        if made.1 == stamps {
-            return None;
-        }
+        let mut guard = self.made.locked();
+        let (made, versions) = &mut *guard;
         // An unusable file is tried again when it has changed again: a certificate and its key change one after the
         // other.
-        made.1 = stamps;
-        Some(self.options.make(self.protocol).inspect(|renewed| made.0 = renewed.clone()))
+        let renewed = versions.reload(self.options.files(), || self.options.make(self.protocol))?;
+        Some(renewed.inspect(|renewed| *made = renewed.clone()))
     }
-}
-
-fn stamps(options: &impl Configuration) -> [Stamp; 3] {
-    options.files().map(|file| file.and_then(stamp))
 }
 
 /// TLS of a server: its files, and the configuration that was made of them.

@@ -1,11 +1,11 @@
 //! Files with tokens. The options of clients and servers hold a path, never a secret.
 
 use crate::access::{Tokens, TokensError};
+use crate::driver::file_versions::{FileVersions, LoadError};
 use crate::driver::prelude::*;
 use crate::peer_tokens::PeerTokens;
 use crate::proof::Credentials;
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Longest token file, in bytes.
@@ -35,39 +35,35 @@ pub enum TokenFileCause {
     Tokens(#[from] TokensError),
 }
 
+impl LoadError for TokenFileError {
+    fn is_unread(&self) -> bool {
+        // Bytes that are no text have been read.
+        matches!(&self.cause, TokenFileCause::Io(error) if error.kind() != ErrorKind::InvalidData)
+    }
+}
+
 /// Tokens of a file, which is read again when it has changed.
 #[derive(Clone, Debug)]
 struct TokenFile<T> {
     path: PathBuf,
-    seen: Stamp,
+    versions: FileVersions,
     tokens: T,
     parse: fn(&str) -> Result<T, TokensError>,
 }
 
-/// What changes when a file is written or replaced.
-type Stamp = (u64, u64, u64, i64, i64);
-
-fn stamp(path: &Path) -> Stamp {
-    let of = |metadata: Metadata| {
-        (metadata.dev(), metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec())
-    };
-    std::fs::metadata(path).map_or(Stamp::default(), of)
-}
-
 impl<T> TokenFile<T> {
     fn open(path: &Path, parse: fn(&str) -> Result<T, TokensError>) -> Result<Self, TokenFileError> {
-        let seen = stamp(path);
+        let versions = FileVersions::of([Some(path), None, None]);
         let tokens = load(path, parse)?;
-        Ok(Self { path: path.into(), seen, tokens, parse })
+        Ok(Self { path: path.into(), versions, tokens, parse })
     }
 
     fn reload(&mut self) -> Result<bool, TokenFileError> {
-        let now = stamp(&self.path);
-        if now == self.seen {
+        let Self { path, versions, tokens, parse } = self;
+        let Some(loaded) = versions.reload([Some(path), None, None], || load(path, *parse)) else {
             return Ok(false);
-        }
-        self.seen = now;
-        self.tokens = load(&self.path, self.parse)?;
+        };
+        *tokens = loaded?;
         Ok(true)
     }
 }
@@ -150,7 +146,7 @@ fn load<T>(path: &Path, parse: fn(&str) -> Result<T, TokensError>) -> Result<T, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::testing::TemporaryFile;
+    use crate::driver::testing::{TemporaryFile, is_alone, take_descriptors};
     use std::fs;
 
     const SECRET: &str = "0123456789abcdef0123456789abcdef";
@@ -196,5 +192,31 @@ mod tests {
         assert!(peer.tokens().find(b"one").is_some() && peer.tokens().find(b"three").is_none());
         fs::remove_file(path).unwrap();
         assert!(tokens.reload().is_err() && peer.reload().is_err());
+    }
+
+    #[test]
+    fn a_file_is_read_once_a_descriptor_is_left_for_it() {
+        if !is_alone() {
+            return;
+        }
+        let file = TemporaryFile::new("tokens-descriptors");
+        fs::write(file.path(), format!("one {SECRET} all\ntwo {SECRET} all")).unwrap();
+        let mut tokens = ServerTokens::open(file.path()).unwrap();
+        fs::write(file.path(), format!("one {SECRET} all")).unwrap();
+        let taken = take_descriptors();
+        assert!(tokens.reload().is_err());
+        assert!(!tokens.reload().unwrap(), "the error is reported once");
+        drop(taken);
+        assert!(tokens.reload().unwrap() && tokens.tokens().count() == 1);
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_not_read_again() {
+        let file = TemporaryFile::new("tokens-binary");
+        fs::write(file.path(), SECRET).unwrap();
+        let mut tokens = ServerTokens::open(file.path()).unwrap();
+        fs::write(file.path(), [0xff; 40]).unwrap();
+        let error = tokens.reload().unwrap_err();
+        assert!(!error.is_unread() && !tokens.reload().unwrap(), "{error}");
     }
 }

@@ -246,6 +246,8 @@ impl Reactor {
         }
         self.accepting = Accepting::Idle;
         self.renew_certificates();
+        // Here a descriptor may be left for the file, and after accepting no longer.
+        self.reload_tokens(now);
         for index in 0..self.listeners.len() {
             match self.accept_from(now, index) {
                 Accepting::Idle => {}

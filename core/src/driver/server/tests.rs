@@ -1,4 +1,6 @@
 use super::*;
+use crate::driver::testing::{TemporaryFile, is_alone, take_descriptors};
+use socket2::Socket;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::vec::Vec;
@@ -260,4 +262,29 @@ fn a_server_that_other_hosts_may_reach_says_so_once() {
         text.contains("clients need not authenticate themselves") && text.contains("--auth-token-file"),
         "{text}"
     );
+}
+
+#[test]
+fn a_client_that_takes_the_last_descriptor_meets_the_new_tokens() {
+    if !is_alone() {
+        return;
+    }
+    let file = TemporaryFile::new("server-tokens");
+    let secret = "0123456789abcdef0123456789abcdef";
+    std::fs::write(file.path(), format!("one {secret} all\ntwo {secret} all")).unwrap();
+    let (events, reported) = std::sync::mpsc::channel();
+    let server = Server::start(ServerOptions {
+        auth_tokens: Some(ServerTokens::open(file.path()).unwrap()),
+        observer: Box::new(move |event| events.send(event.clone()).unwrap_or_default()),
+        ..ServerOptions::on("127.0.0.1", 0)
+    });
+    let server = server.expect("a free port");
+    let client = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    std::fs::write(file.path(), format!("one {secret} all")).unwrap();
+    let mut taken = take_descriptors();
+    taken.pop();
+    client.connect(&server.local_addr().into()).expect("the server listens");
+    let reloaded = core::iter::from_fn(|| reported.recv_timeout(Duration::from_secs(20)).ok())
+        .find(|event| matches!(event, Event::TokensReloaded { .. } | Event::TokensKept { .. }));
+    assert_eq!(reloaded, Some(Event::TokensReloaded { count: 1 }));
 }
