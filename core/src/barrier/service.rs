@@ -14,7 +14,7 @@ mod phase;
 #[cfg(test)]
 mod tests;
 
-pub use event::{ArrivalId, Arrive, End, Input, Names, Output, OwnerId, Refusal};
+pub use event::{ArrivalId, Arrive, End, EndedNode, Input, Names, Output, OwnerId, Refusal};
 pub use phase::{Phase, PhaseEvent};
 
 use crate::key_hash::KeyHash;
@@ -388,7 +388,7 @@ impl Barriers {
         Ok(())
     }
 
-    fn ended(&mut self, owner: OwnerId, node: Option<&[u8]>, why: Why) {
+    fn ended(&mut self, owner: OwnerId, node: Option<EndedNode<'_>>, why: Why) {
         let mine: Vec<(ArrivalId, Waiter)> = self.arrivals.of(owner).collect();
         for (arrival, Waiter { barrier: id, member }) in mine {
             // The same barrier may have concluded under another of its arrivals.
@@ -404,13 +404,16 @@ impl Barriers {
                 self.conclude(id, PhaseEvent::Lost, end, Some(owner));
             }
         }
-        let Some(node) = node else { return };
-        // Another name may have the same hash.
-        let awaits = |&id: &BarrierId| self.barriers[id].members.find(node, &self.hasher).is_some();
-        let same_hash = self.awaited_names.of(self.hasher.of(node)).map(|(_, id)| id);
+        let Some(EndedNode { name, could_arrive }) = node else { return };
+        let awaits = |&id: &BarrierId| {
+            let barrier = &self.barriers[id];
+            // Another name may have the same hash.
+            could_arrive(&barrier.key) && barrier.members.find(name, &self.hasher).is_some()
+        };
+        let same_hash = self.awaited_names.of(self.hasher.of(name)).map(|(_, id)| id);
         let awaiting: Vec<BarrierId> = same_hash.filter(awaits).collect();
         for id in awaiting {
-            let end = Arc::new(End::Broken { participant: node.into(), why });
+            let end = Arc::new(End::Broken { participant: name.into(), why });
             self.conclude(id, PhaseEvent::Lost, end, None);
         }
     }

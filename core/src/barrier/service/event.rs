@@ -55,8 +55,24 @@ pub struct Arrive<'a> {
     pub participants: Participants<'a>,
 }
 
+/// Node whose last session has ended.
+#[derive(Clone, Copy)]
+pub struct EndedNode<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// Returns whether the session could arrive at the barrier with a key. No other barrier awaited it, whatever its
+    /// name.
+    pub could_arrive: &'a dyn Fn(&[u8]) -> bool,
+}
+
+impl fmt::Debug for EndedNode<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Key::raw(self.name).fmt(f)
+    }
+}
+
 /// Event that the barriers handle.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// A participant has arrived.
     Arrive(Arrive<'a>),
@@ -79,8 +95,8 @@ pub enum Input<'a> {
     Ended {
         /// Owner that has ended.
         owner: OwnerId,
-        /// Its node name, unless another session has the same one and may still arrive.
-        node: Option<&'a [u8]>,
+        /// Its node, unless another session has the same name and may still arrive.
+        node: Option<EndedNode<'a>>,
         /// Reason for the end. [`Why::Left`] does not break a generation with a count.
         why: Why,
     },

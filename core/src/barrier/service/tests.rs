@@ -122,7 +122,7 @@ impl World {
     }
 
     fn end(&mut self, name: &str, why: Why) -> String {
-        self.give(Input::Ended { owner: owner(name), node: Some(name.as_bytes()), why })
+        self.give(Input::Ended { owner: owner(name), node: Some(node(name.as_bytes())), why })
     }
 
     fn die(&mut self, name: &str) -> String {
@@ -155,6 +155,11 @@ impl World {
     fn barrier(&self, key: &[u8]) -> Option<&Barrier> {
         self.barriers.keys.get(key).map(|&index| &self.barriers.barriers[index])
     }
+}
+
+/// Returns a node that could arrive at each barrier.
+fn node(name: &[u8]) -> EndedNode<'_> {
+    EndedNode { name, could_arrive: &|_| true }
 }
 
 fn notify(output: &Output) -> String {

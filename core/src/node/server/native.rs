@@ -126,7 +126,7 @@ pub(super) struct Native {
     jobs: Jobs,
     watching: Watching,
     barriers: Barriers,
-    /// Number of sessions by node name.
+    /// Number of sessions by the names of their token and node.
     nodes: Named<usize>,
     rendezvous: Rendezvous,
     /// Tokens of the sessions, if the server asks for them.
@@ -563,7 +563,7 @@ impl Native {
                         self.resume_watches(context, session);
                     } else {
                         let node: Box<[u8]> = self.sessions.node_of(session).unwrap_or_default().into();
-                        *self.nodes.entry(&node, || 0) += 1;
+                        self.count_session(session, &node);
                         let token = self.tokens.get(session).cloned();
                         context.events.push_back(Event::SessionOpened { session, conn, node, token });
                     }
@@ -594,9 +594,9 @@ impl Native {
 
     /// Ends all that belongs to a session that has ended.
     fn end_session(&mut self, context: &mut ServerContext<'_>, session: SessionId, node: &[u8], why: Why) {
-        self.tokens.remove(session);
         self.begin(context, Job::EndSession(session), None);
         self.end_arrivals(context, session, node, why);
+        self.tokens.remove(session);
         self.end_participation(context, session, why);
         self.serve_released(context);
     }

@@ -90,7 +90,7 @@ fn the_end_of_a_session_costs_a_look_at_the_barriers_that_await_its_name() {
     }
     let mut end = |name: &[u8]| {
         barriers.barriers.iter().for_each(|(_, barrier)| barrier.members.looked_at.set(0));
-        let input = Input::Ended { owner: OwnerId(2), node: Some(name), why: Why::Connection };
+        let input = Input::Ended { owner: OwnerId(2), node: Some(node(name)), why: Why::Connection };
         barriers.handle(Instant::ORIGIN, input).expect("an end");
         let looked_at: u64 =
             barriers.barriers.iter().map(|(_, barrier)| barrier.members.looked_at.get()).sum();
@@ -338,7 +338,7 @@ fn the_death_of_who_is_awaited_by_name_breaks_too() {
     assert_eq!(world.end("c", Why::Left), "a gets 1: c is gone: left");
     world.arrive("a");
     assert_eq!(
-        world.give(Input::Ended { owner: OwnerId(1), node: Some(b"a"), why: Why::Connection }),
+        world.give(Input::Ended { owner: OwnerId(1), node: Some(node(b"a")), why: Why::Connection }),
         "",
         "the name waits in another session"
     );

@@ -509,7 +509,7 @@ impl Sim {
         self.fates.retain(|arrival, member_state| {
             arrival.owner != owner || member_state.answers > 0 || reported.contains(arrival)
         });
-        let input = Input::Ended { owner, node: node.map(|name| NAMES[name]), why };
+        let input = Input::Ended { owner, node: node.map(|name| super::node(NAMES[name])), why };
         self.compare(&format!("{owner:?} {node:?} ends: {why}"), input, None, expected)
     }
 

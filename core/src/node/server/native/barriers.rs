@@ -1,10 +1,13 @@
 //! Barrier requests of native clients, and their answers.
 
+use super::greeting::may;
 use super::store::fault_of;
 use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis};
-use crate::barrier::service::{ArrivalId, Arrive, Input, Output, OwnerId};
+use crate::barrier::service::{ArrivalId, Arrive, EndedNode, Input, Output, OwnerId};
+use crate::prelude::*;
 use crate::session::table::SessionId;
 use crate::store::engine::{ApplyError, Stale};
+use crate::store::op::Key;
 use crate::wire::native::{ClientFrame, Fault, FaultCode, ServerFrame, Why};
 
 impl Native {
@@ -64,6 +67,20 @@ impl Native {
         waited && self.sessions.is_pending(request.session, request.id)
     }
 
+    /// Counts a new session for its node.
+    pub(super) fn count_session(&mut self, session: SessionId, node: &[u8]) {
+        let name = self.qualified_name(session, node);
+        *self.nodes.entry(&name, || 0) += 1;
+    }
+
+    /// Returns the name of a session's node behind that of its token. A node name is a claim: only sessions that have
+    /// proven the same token count as sessions of one node.
+    fn qualified_name(&self, session: SessionId, node: &[u8]) -> Vec<u8> {
+        let token = self.tokens.get(session).map_or("", |token| &token.name);
+        // No name of a token contains a space.
+        [token.as_bytes(), node].join(&b' ')
+    }
+
     pub(super) fn end_arrivals(
         &mut self,
         context: &mut ServerContext<'_>,
@@ -71,14 +88,22 @@ impl Native {
         node: &[u8],
         why: Why,
     ) {
-        let others = self.nodes.get_mut(node).map_or(0, |count| {
+        let name = self.qualified_name(session, node);
+        let others = self.nodes.get_mut(&name).map_or(0, |count| {
             *count -= 1;
             *count
         });
         if others == 0 {
-            self.nodes.remove(node);
+            self.nodes.remove(&name);
         }
-        let node = Some(node).filter(|_| others == 0);
+        let token = self.tokens.get(session).cloned();
+        let incarnation = self.instance.incarnation;
+        let could_arrive = |key: &[u8]| {
+            // Each participant may cancel the barrier.
+            let request = ClientFrame::BarrierCancel { key: Key::raw(key), name: b"" };
+            token.as_ref().is_none_or(|token| may(token, incarnation, &request).is_ok())
+        };
+        let node = (others == 0).then_some(EndedNode { name: node, could_arrive: &could_arrive });
         // The end of an owner is never refused.
         let _ = self.barriers.handle(context.now, Input::Ended { owner: OwnerId(session.0), node, why });
         self.drain_barriers(context);

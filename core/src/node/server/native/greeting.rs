@@ -26,6 +26,15 @@ pub(super) enum Authenticated {
     Challenged,
 }
 
+/// Checks whether the holder of a token may make a request at the server with this incarnation.
+pub(super) fn may<'k>(
+    token: &AuthToken,
+    incarnation: u64,
+    frame: &ClientFrame<'k>,
+) -> Result<(), Denied<'k>> {
+    token.rights.check(frame, &|key| run_of_key(incarnation, key))
+}
+
 impl Native {
     /// Decides whether the client of a HELLO may open a session.
     pub(super) fn authenticate(
@@ -90,8 +99,9 @@ impl Native {
         let name_of = |token: &Arc<AuthToken>| token.name.clone();
         // A session of an earlier server, which may have had the number of one that is open, is not known here.
         let is_known = incarnation == self.instance.incarnation;
-        let before = self.tokens.get(SessionId(session)).filter(|_| is_known).map(name_of);
-        if before.is_some() && before != token.as_ref().map(name_of) {
+        let is_open = is_known && self.sessions.node_of(SessionId(session)).is_some();
+        let before = self.tokens.get(SessionId(session)).map(name_of);
+        if is_open && before != token.as_ref().map(name_of) {
             let fault = Fault::new(FaultCode::SessionForged, 0, 0);
             self.send_unnumbered(context, conn, &ServerFrame::Error { fault });
             self.to_close.push_back((conn, CloseReason::SessionRefused(fault.code)));
@@ -112,7 +122,7 @@ impl Native {
         frame: &ClientFrame<'k>,
     ) -> Result<(), Denied<'k>> {
         let Some(token) = self.tokens.get(session) else { return Ok(()) };
-        token.rights.check(frame, &|key| run_of_key(self.instance.incarnation, key))
+        may(token, self.instance.incarnation, frame)
     }
 
     /// Returns whether a session may act on what belongs to others.

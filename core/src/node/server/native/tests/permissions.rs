@@ -255,3 +255,32 @@ fn a_lease_number_alone_revokes_nothing() {
     assert_eq!(guarded.wanted(owner, 1, &ClientFrame::LeaseGrant { ttl_ms: 0 }), ["1 Number 1"]);
     assert_eq!(guarded.wanted(admin, 1, &ClientFrame::LeaseRevoke { lease: 1 }), ["1 Number 0"]);
 }
+
+#[test]
+fn a_node_name_acts_on_the_barriers_of_its_token_only() {
+    const MONITOR: &str = "monitor ffeeddccbbaa99887766554433221100 read:/m/";
+    let mut rig = rig();
+    let tokens = Tokens::parse(&format!("{TRAINER}\n{MONITOR}\n")).expect("two tokens");
+    rig.feed(Input::Access(&Access { tokens: Some(tokens), c10d_from: None }));
+    let names: [&[u8]; 2] = [b"t1", b"t2"];
+    let barrier = ClientFrame::Barrier {
+        key: key("/job/b"),
+        generation: 0,
+        name: b"t1",
+        timeout_ms: 60_000,
+        participants: Participants::Names(Keys::scoped(b"", &names)),
+    };
+    let waiting = rig.open_as(0, TRAINER, "t1");
+    assert!(rig.wanted(waiting, 1, &barrier).is_empty());
+    let stranger = rig.open_as(1, MONITOR, "t2");
+    assert_eq!(rig.wanted(stranger, 1, &ClientFrame::Bye {})[0], "1 Done");
+    assert!(rig.lines(waiting).is_empty(), "a session that may not arrive there was not awaited");
+    // The second stranger stays, and hides nothing.
+    let _stranger = rig.open_as(2, MONITOR, "t2");
+    let awaited = [rig.open_as(3, TRAINER, "t2"), rig.open_as(4, TRAINER, "t2")];
+    assert_eq!(rig.wanted(awaited[0], 1, &ClientFrame::Bye {})[0], "1 Done");
+    assert!(rig.lines(waiting).is_empty(), "the name may still arrive");
+    assert_eq!(rig.wanted(awaited[1], 1, &ClientFrame::Bye {})[0], "1 Done");
+    let lines = rig.lines(waiting);
+    assert_eq!(lines, [format!("1 BarrierOver 1 Broken {{ participant: {:?}, why: Left }}", b"t2")]);
+}
