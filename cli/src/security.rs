@@ -21,7 +21,8 @@ pub(crate) struct ServerTls {
     /// Private key of the certificate, in PEM
     #[arg(long, value_name = "FILE", env = "RDZV_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// CAs of clients, in PEM; each native client needs a certificate of one of them then
+    /// CAs of clients, in PEM; each native client needs a certificate of one of them then, and PyTorch's clients are
+    /// refused without --allow-c10d-from
     #[arg(long, value_name = "FILE", env = "RDZV_TLS_CLIENT_CA", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
 }

@@ -73,8 +73,8 @@ pub(crate) struct ServerArguments {
     /// Ask native clients for a token of this file, in which each line is `NAME SECRET RIGHTS…`; changes take effect at once
     #[arg(long, value_name = "FILE", env = "RDZV_TOKEN_FILE")]
     auth_token_file: Option<PathBuf>,
-    /// Serve PyTorch's clients, which cannot show a token, from these networks only; `loopback` is this host
-    /// [default: all networks without --auth-token-file, else none]
+    /// Serve PyTorch's clients, which have no token and no TLS, from these networks only; `loopback` is this host
+    /// [default: all networks, or none with --auth-token-file or --tls-client-ca]
     #[arg(long, value_name = "CIDR,...", env = "RDZV_ALLOW_C10D_FROM")]
     allow_c10d_from: Option<String>,
     #[command(flatten)]

@@ -17,16 +17,24 @@ use core::net::IpAddr;
 pub struct Access {
     /// Tokens of native clients; `None`: none is asked for.
     pub tokens: Option<Tokens>,
-    /// Networks from which c10d clients are served; `None`: all if there are no tokens, and else none.
+    /// Whether native clients need a certificate of a trusted CA.
+    pub requires_certificates: bool,
+    /// Networks from which c10d clients are served, which can prove neither; `None`: all if native clients need not
+    /// authenticate themselves, and else none.
     pub c10d_from: Option<Box<[Network]>>,
 }
 
 impl Access {
+    /// Returns whether native clients must authenticate themselves.
+    pub const fn authenticates(&self) -> bool {
+        self.tokens.is_some() || self.requires_certificates
+    }
+
     /// Returns whether c10d clients at this address are served.
     pub fn allows_c10d(&self, peer: IpAddr) -> bool {
         match &self.c10d_from {
             Some(networks) => networks.iter().any(|network| network.contains(peer)),
-            None => self.tokens.is_none(),
+            None => !self.authenticates(),
         }
     }
 }

@@ -69,8 +69,9 @@ pub struct rdzv_server_options {
     /// Path of a token file: clients must prove one of its tokens, each of which has rights (SECURITY.md).
     /// It is read again when it has changed. Default NULL: the server serves everybody who reaches it.
     pub auth_token_file: *const c_char,
-    /// Networks from which PyTorch's clients are served, which cannot prove a token: CIDR blocks, addresses
-    /// and `loopback`, separated by commas. Default NULL: all without `auth_token_file`, and none with it.
+    /// Networks from which PyTorch's clients are served, which have no token and no TLS: CIDR blocks,
+    /// addresses and `loopback`, separated by commas. Default NULL: all, or none with `auth_token_file` or
+    /// `tls->ca_file`.
     pub c10d_from: *const c_char,
 }
 growing!(rdzv_server_options: 104);

@@ -16,7 +16,8 @@ pub struct rdzv_tls_options {
     /// Reserved; 0.
     pub reserved: u32,
     /// Trusted CAs. A client needs them to verify the server; those of the system are not trusted. A
-    /// server that has them requires a certificate of one of them from each client; NULL: from none.
+    /// server that has them requires a certificate of one of them from each native client, and refuses
+    /// PyTorch's clients unless `c10d_from` names their network; NULL: from none.
     pub ca_file: *const c_char,
     /// Certificate of this side, followed by those of intermediate CAs. A server and an RPC worker need
     /// it, and a client of a server that requires certificates; NULL: none.

@@ -26,7 +26,8 @@ typedef struct {
   // Reserved; 0.
   uint32_t reserved;
   // Trusted CAs. A client needs them to verify the server; those of the system are not trusted. A
-  // server that has them requires a certificate of one of them from each client; NULL: from none.
+  // server that has them requires a certificate of one of them from each native client, and refuses
+  // PyTorch's clients unless `c10d_from` names their network; NULL: from none.
   const char *ca_file;
   // Certificate of this side, followed by those of intermediate CAs. A server and an RPC worker need
   // it, and a client of a server that requires certificates; NULL: none.
@@ -99,8 +100,9 @@ typedef struct {
   // Path of a token file: clients must prove one of its tokens, each of which has rights (SECURITY.md).
   // It is read again when it has changed. Default NULL: the server serves everybody who reaches it.
   const char *auth_token_file;
-  // Networks from which PyTorch's clients are served, which cannot prove a token: CIDR blocks, addresses
-  // and `loopback`, separated by commas. Default NULL: all without `auth_token_file`, and none with it.
+  // Networks from which PyTorch's clients are served, which have no token and no TLS: CIDR blocks,
+  // addresses and `loopback`, separated by commas. Default NULL: all, or none with `auth_token_file` or
+  // `tls->ca_file`.
   const char *c10d_from;
 } rdzv_server_options;
 

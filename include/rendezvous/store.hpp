@@ -99,7 +99,7 @@ struct server_options {
   rdzv::keep_alive keep_alive = {};
   /// TLS: files of the server, and of the CAs of its clients. It must live until the server has started.
   const rdzv_tls_options* tls = nullptr;
-  /// The tokens that clients must prove, and the networks of PyTorch's clients, which cannot prove one.
+  /// The tokens that clients must prove, and the networks of PyTorch's clients, which have no token and no TLS.
   std::optional<std::string> auth_token_file = {}, c10d_from = {};
 };
 

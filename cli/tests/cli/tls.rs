@@ -70,6 +70,17 @@ fn a_server_with_a_client_ca_requires_a_certificate() {
     let (cert, key) = (files.path("client.pem"), files.path("client.key"));
     let ended = store(&endpoint, &["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key, "add", "n", "7"]);
     assert_eq!((ended.code, ended.text()), (0, "7\n"), "{}", ended.stderr);
+    // Without TLS, a client has no certificate.
+    let once = ["store", "--endpoint", &endpoint, "--connect-timeout-ms", "100ms", "add", "n", "1"];
+    let ended = run(&mut rdzv(&once));
+    assert_eq!(ended.code, 5, "{}", ended.stderr);
+    signal(child.id(), libc::SIGTERM);
+    let ended = finish(child);
+    assert_eq!(ended.code, 0);
+    assert!(ended.stderr.contains("c10d clients are not served from this address"), "{}", ended.stderr);
+    let (child, _stdout, address) = start(server.args(["--allow-c10d-from", "loopback"]));
+    let ended = store(&address.to_string(), &["add", "n", "1"]);
+    assert_eq!((ended.code, ended.text()), (0, "1\n"), "{}", ended.stderr);
     signal(child.id(), libc::SIGTERM);
     assert_eq!(finish(child).code, 0);
 }

@@ -10,7 +10,7 @@ mod reactor;
 pub use listener::open as open_listener;
 pub use listener::{Family, StartError, StartErrorKind};
 
-use crate::access::Network;
+use crate::access::{Access, Network};
 use crate::driver::channel::{Sender, unbounded};
 use crate::driver::lock::Lock;
 use crate::driver::socket::KeepAlive;
@@ -62,8 +62,8 @@ pub struct ServerOptions {
     pub tls: Option<TlsAcceptor>,
     /// Tokens that native clients have to prove; `None`: the server serves everybody who reaches it.
     pub auth_tokens: Option<ServerTokens>,
-    /// Networks from which c10d clients are served, which cannot prove a token; `None`: all if there are no tokens, and
-    /// else none.
+    /// Networks from which c10d clients are served, which have neither tokens nor TLS; `None`: all if native clients need
+    /// neither a token nor a certificate, and else none.
     pub c10d_from: Option<Vec<Network>>,
     /// Called for every connection that opens or closes, on the reactor thread, and for [`Event::Exposed`] by
     /// [`Server::start`]. It must not block.
@@ -134,13 +134,18 @@ impl Server {
             local_addrs.push(listener.local_addr().map_err(|cause| StartError::io(listen, cause))?);
             listeners.push(listener);
         }
-        if options.auth_tokens.is_none()
+        let access = Access {
+            tokens: options.auth_tokens.as_ref().map(|file| file.tokens().clone()),
+            requires_certificates: options.tls.as_ref().is_some_and(TlsAcceptor::requires_certificates),
+            c10d_from: options.c10d_from.map(Vec::into_boxed_slice),
+        };
+        if !access.authenticates()
             && let Some(addr) = exposed_addr(&local_addrs)
         {
             (options.observer)(&Event::Exposed { addr });
         }
         let (commands, inbox) = unbounded();
-        let rules = (options.tls, options.auth_tokens, options.c10d_from);
+        let rules = (options.tls, options.auth_tokens, access);
         let mut reactor = Reactor::new(listeners, (options.limits, rules), inbox, options.observer)
             .map_err(|cause| StartError::io(&options.listen, cause))?;
         let incarnation = reactor.incarnation();

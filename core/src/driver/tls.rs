@@ -13,7 +13,8 @@ pub struct TlsServerOptions {
     pub cert_file: PathBuf,
     /// Private key of the certificate.
     pub key_file: PathBuf,
-    /// Trusted CAs of clients. If set, each client needs a certificate of one of them.
+    /// Trusted CAs of clients. If set, each native client needs a certificate of one of them, and c10d clients are
+    /// refused unless [`ServerOptions::c10d_from`](crate::driver::server::ServerOptions::c10d_from) names their network.
     pub client_ca_file: Option<PathBuf>,
 }
 
@@ -188,6 +189,11 @@ impl TlsAcceptor {
     /// Returns the options.
     pub fn options(&self) -> &TlsServerOptions {
         &self.0.options
+    }
+
+    /// Returns whether each client needs a certificate of a trusted CA.
+    pub fn requires_certificates(&self) -> bool {
+        self.options().client_ca_file.is_some()
     }
 
     /// Returns the configuration that was made last.

@@ -98,5 +98,5 @@ pub(super) fn name_of(token: &str) -> &str {
 /// Returns the rules of a server with this file. All c10d clients are on its host.
 pub(super) fn access(file: &str) -> Access {
     let tokens = Tokens::parse(file).expect("a token file");
-    Access { tokens: Some(tokens), c10d_from: Some(Network::LOOPBACK.into()) }
+    Access { tokens: Some(tokens), c10d_from: Some(Network::LOOPBACK.into()), ..Access::default() }
 }

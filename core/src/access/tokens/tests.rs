@@ -92,9 +92,13 @@ fn c10d_clients_come_from_where_they_are_allowed() {
     let address = |text: &str| text.parse().unwrap();
     let everybody = Access::default();
     assert!(everybody.allows_c10d(address("10.0.0.1")));
-    let authenticated = Access { tokens: Some(tokens()), c10d_from: None };
-    assert!(!authenticated.allows_c10d(address("127.0.0.1")));
-    let local = Access { c10d_from: Some(Network::LOOPBACK.into()), ..authenticated };
-    assert!(local.allows_c10d(address("127.0.0.1")) && local.allows_c10d(address("::1")));
-    assert!(!local.allows_c10d(address("10.0.0.1")));
+    for authenticated in [
+        Access { tokens: Some(tokens()), ..Access::default() },
+        Access { requires_certificates: true, ..Access::default() },
+    ] {
+        assert!(!authenticated.allows_c10d(address("127.0.0.1")));
+        let local = Access { c10d_from: Some(Network::LOOPBACK.into()), ..authenticated };
+        assert!(local.allows_c10d(address("127.0.0.1")) && local.allows_c10d(address("::1")));
+        assert!(!local.allows_c10d(address("10.0.0.1")));
+    }
 }

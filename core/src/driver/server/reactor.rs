@@ -5,7 +5,7 @@
 //! the buffer has emptied the socket (epoll(7)), unless the peer has closed. A steady request costs one read and one
 //! write.
 
-use crate::access::{Access, Network};
+use crate::access::Access;
 use crate::driver::channel::Receiver;
 use crate::driver::clock::{Clock, since_1970};
 use crate::driver::random::random;
@@ -63,7 +63,7 @@ struct Peer {
 }
 
 /// Who is served: TLS, tokens, and the networks of c10d clients.
-type Rules = (Option<TlsAcceptor>, Option<ServerTokens>, Option<Vec<Network>>);
+type Rules = (Option<TlsAcceptor>, Option<ServerTokens>, Access);
 
 pub(super) struct Reactor {
     poll: Poll,
@@ -102,7 +102,7 @@ enum Accepting {
 impl Reactor {
     pub(super) fn new(
         listeners: Vec<std::net::TcpListener>,
-        (limits, (acceptor, auth_tokens, c10d_from)): (ServerLimits, Rules),
+        (limits, (acceptor, auth_tokens, access)): (ServerLimits, Rules),
         commands: Receiver<Command>,
         observer: Box<dyn FnMut(&Event) + Send>,
     ) -> io::Result<Self> {
@@ -116,8 +116,6 @@ impl Reactor {
         if let Some(acceptor) = &acceptor {
             machine.configure(acceptor.current());
         }
-        let tokens = auth_tokens.as_ref().map(|file| file.tokens().clone());
-        let access = Access { tokens, c10d_from: c10d_from.map(Vec::into_boxed_slice) };
         let clock = Clock::new();
         machine.handle(clock.now(), Input::Access(&access)).expect("always accepted");
         Ok(Self {

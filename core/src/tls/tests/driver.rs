@@ -1,11 +1,13 @@
 //! TLS over loopback sockets, with files.
 
 use super::certificates::Authority;
+use crate::access::Network;
 use crate::driver::loop_client::{Loop, LoopEvent, SessionEvent};
 use crate::driver::native_client::{NativeClient, NativeClientOptions};
 use crate::driver::prelude::*;
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store::{Store, Timeout};
+use crate::driver::store_client::StoreOptions;
 use crate::driver::testing::{TemporaryFolder, becomes_readable};
 use crate::driver::tls::{TlsAcceptor, TlsClientOptions, TlsConnector, TlsServerOptions};
 use crate::driver::token_file::{ClientToken, ServerTokens};
@@ -181,6 +183,36 @@ fn new_certificates_are_used_and_unusable_ones_are_not() {
     let named = TlsClientOptions { server_name: Some("store.example".into()), ..files.client() };
     connect(&server, Some(named)).expect("with the new certificate");
     assert_eq!(next_change(), Event::CertificatesRenewed);
+}
+
+#[test]
+fn c10d_clients_are_refused_where_native_ones_need_a_certificate() {
+    let files = Files::new("tls-c10d");
+    let ca = files.client().ca_file;
+    let own = files.server(&["127.0.0.1"]);
+    let mutual = TlsServerOptions { client_ca_file: Some(ca), ..own.clone() };
+    for (tls, c10d_from, is_served) in
+        [(&own, None, true), (&mutual, None, false), (&mutual, Network::parse_list("loopback").ok(), true)]
+    {
+        let (events, reported) = mpsc::channel();
+        let options = ServerOptions {
+            tls: Some(TlsAcceptor::new(tls.clone()).expect("usable files")),
+            c10d_from,
+            observer: Box::new(move |event| drop(events.send(event.clone()))),
+            ..ServerOptions::on("0.0.0.0", 0)
+        };
+        let server = Server::start(options).expect("a server");
+        let options = StoreOptions { connect_timeout: Duration::ZERO, ..StoreOptions::default() };
+        let store = Store::connect("127.0.0.1", server.local_addr().port(), options);
+        assert_eq!(store.is_ok(), is_served);
+        if !is_served {
+            assert_eq!(next_close(&reported), CloseReason::C10dNotAllowed);
+            continue;
+        }
+        // The first event, if clients need not authenticate themselves.
+        let is_exposed = matches!(reported.recv_timeout(SOON), Ok(Event::Exposed { .. }));
+        assert_eq!(is_exposed, tls.client_ca_file.is_none());
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ const TRAINER: &str = "trainer 00112233445566778899aabbccddeeff run:run write:/j
 
 fn access() -> Access {
     let tokens = Tokens::parse(&format!("{ADMIN}\n{TRAINER}\n")).expect("two tokens");
-    Access { tokens: Some(tokens), c10d_from: None }
+    Access { tokens: Some(tokens), ..Access::default() }
 }
 
 /// A nonce that is another one for each connection; that of connection 0 is zeros.
@@ -168,7 +168,7 @@ fn rotated_tokens_hold_for_new_connections() {
     let mut rig = guarded();
     let before = rig.open_as(0, ADMIN, "a");
     let other = Tokens::parse("admin ffffffffffffffffffffffffffffffff all").expect("a token");
-    rig.feed(Input::Access(&Access { tokens: Some(other), c10d_from: None }));
+    rig.feed(Input::Access(&Access { tokens: Some(other), ..Access::default() }));
     let set = ClientFrame::Set { key: key("/k"), value: b"1" };
     assert_eq!(rig.wanted(before, 1, &set), ["1 Done"], "an open session keeps its rights");
     let late = rig.connect(1);
@@ -194,7 +194,7 @@ fn a_session_is_resumed_with_its_own_token_and_gets_the_rights_that_this_has_now
     let read_only = TRAINER.replace("write:", "read:");
     rig.feed(Input::Access(&Access {
         tokens: Some(Tokens::parse(&read_only).expect("a token")),
-        c10d_from: None,
+        ..Access::default()
     }));
     let back = rig.connect(2);
     rig.prove(back, TRAINER, &resuming);
@@ -261,7 +261,7 @@ fn a_node_name_acts_on_the_barriers_of_its_token_only() {
     const MONITOR: &str = "monitor ffeeddccbbaa99887766554433221100 read:/m/";
     let mut rig = rig();
     let tokens = Tokens::parse(&format!("{TRAINER}\n{MONITOR}\n")).expect("two tokens");
-    rig.feed(Input::Access(&Access { tokens: Some(tokens), c10d_from: None }));
+    rig.feed(Input::Access(&Access { tokens: Some(tokens), ..Access::default() }));
     let names: [&[u8]; 2] = [b"t1", b"t2"];
     let barrier = ClientFrame::Barrier {
         key: key("/job/b"),
