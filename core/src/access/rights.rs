@@ -72,6 +72,19 @@ impl Right {
         }
     }
 
+    /// Returns whether the right covers all that `other` covers.
+    fn includes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Read(prefix) | Self::Write(prefix), Self::Read(other))
+            | (Self::Write(prefix), Self::Write(other)) => other.starts_with(prefix),
+            (Self::Run(text), Self::Run(other)) => match other.strip_suffix(b"*") {
+                Some(other) => text.strip_suffix(b"*").is_some_and(|beginning| other.starts_with(beginning)),
+                None => self.covers_run(other),
+            },
+            _ => false,
+        }
+    }
+
     fn covers_run(&self, run_id: &[u8]) -> bool {
         let Self::Run(text) = self else { return false };
         match text.strip_suffix(b"*") {
@@ -104,6 +117,17 @@ impl Rights {
             });
         }
         Ok(if is_all { Self::All } else { Self::Any(rights.into()) })
+    }
+
+    /// Returns whether each of the `earlier` rights is included in one of these.
+    pub fn include(&self, earlier: &Self) -> bool {
+        match (self, earlier) {
+            (Self::All, _) => true,
+            (_, Self::All) => false,
+            (Self::Any(rights), Self::Any(earlier)) => {
+                earlier.iter().all(|earlier| rights.iter().any(|right| right.includes(earlier)))
+            }
+        }
     }
 
     /// Checks a request. `run_of` returns the run to whose rounds a key belongs.
@@ -225,6 +249,33 @@ mod tests {
         assert_eq!(denied("run:x", &set(b"round of xy/1")), Some(Denied::Write(key(b"round of xy/1"))));
         assert_eq!(denied("run:x*", &get(b"round of xy/1")), None);
         assert_eq!(denied("all", &set(b"anything")), None);
+    }
+
+    #[test]
+    fn rights_include_those_that_allow_no_more() {
+        let include = |rights: &str, earlier: &str| {
+            Rights::parse(rights).unwrap().include(&Rights::parse(earlier).unwrap())
+        };
+        for (rights, earlier) in [
+            ("all", "all"),
+            ("all", "run:x write:/a"),
+            ("write:/a", "read:/a/b write:/a"),
+            ("read:", "read:/a"),
+            ("run:job-*", "run:job-* run:job-7 run:job-7*"),
+            ("read:/b write:/a run:x", "run:x read:/b"),
+        ] {
+            assert!(include(rights, earlier), "{rights} and {earlier}");
+        }
+        for (rights, earlier) in [
+            ("write: run:*", "all"),
+            ("read:/a", "write:/a"),
+            ("read:/a/", "read:/a"),
+            ("run:job-7", "run:job-7*"),
+            ("run:a**", "run:a*"),
+            ("run:x", "run:x read:/a"),
+        ] {
+            assert!(!include(rights, earlier), "{rights} and {earlier}");
+        }
     }
 
     #[test]

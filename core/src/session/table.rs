@@ -141,6 +141,11 @@ impl Sessions {
         self.sessions.get(session).map(|session| &*session.node)
     }
 
+    /// Returns whether a session has this token, which only its client knows.
+    pub fn has_token(&self, session: SessionId, token: &[u8; 16]) -> bool {
+        self.sessions.get(session).is_some_and(|session| same(&session.token, token))
+    }
+
     /// Returns the sessions that follow `after`, in order, with their node names and whether they have a connection.
     pub fn following(&self, after: SessionId) -> impl Iterator<Item = (SessionId, &[u8], bool)> {
         self.sessions.after(after).map(|(id, session)| (id, &*session.node, session.conn.is_some()))

@@ -8,7 +8,7 @@ use crate::node::server::conns::{Conn, Greeting, Protocol};
 use crate::node::server::event::CloseReason;
 use crate::prelude::*;
 use crate::session::table::{Hello, Input, SessionId};
-use crate::wire::native::{ClientFrame, Fault, FaultCode, List, ServerFrame, SessionEntry};
+use crate::wire::native::{ClientFrame, Fault, FaultCode, List, ServerFrame, SessionEntry, Why};
 
 /// Most sessions in one answer.
 const SESSIONS_MAX: usize = 1024;
@@ -99,13 +99,20 @@ impl Native {
         let name_of = |token: &Arc<AuthToken>| token.name.clone();
         // A session of an earlier server, which may have had the number of one that is open, is not known here.
         let is_known = incarnation == self.instance.incarnation;
-        let is_open = is_known && self.sessions.node_of(SessionId(session)).is_some();
-        let before = self.tokens.get(SessionId(session)).map(name_of);
-        if is_open && before != token.as_ref().map(name_of) {
+        let known = SessionId(session);
+        let is_open = is_known && self.sessions.node_of(known).is_some();
+        let before = self.tokens.get(known);
+        // What the session waits for, watches and takes part in was granted with its earlier rights.
+        let is_restricted =
+            before.zip(token.as_ref()).is_some_and(|(before, now)| !now.rights.include(&before.rights));
+        if is_open && before.map(name_of) != token.as_ref().map(name_of) {
             let fault = Fault::new(FaultCode::SessionForged, 0, 0);
             self.send_unnumbered(context, conn, &ServerFrame::Error { fault });
             self.to_close.push_back((conn, CloseReason::SessionRefused(fault.code)));
             return;
+        }
+        if is_open && is_restricted && self.sessions.has_token(known, &session_token) {
+            self.expel(context, known, Why::EndedByAdmin);
         }
         let fresh_token = self.instance.token(self.opened_total);
         // A connection opens one session only: the caller has checked that it has none.

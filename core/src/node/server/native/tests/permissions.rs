@@ -13,6 +13,10 @@ fn access() -> Access {
     Access { tokens: Some(tokens), ..Access::default() }
 }
 
+fn only(tokens: &str) -> Access {
+    Access { tokens: Some(Tokens::parse(tokens).expect("tokens")), ..Access::default() }
+}
+
 /// A nonce that is another one for each connection; that of connection 0 is zeros.
 fn nonce_of(conn: ConnId) -> [u8; 32] {
     [conn.index.to_le_bytes()[0]; 32]
@@ -191,16 +195,41 @@ fn a_session_is_resumed_with_its_own_token_and_gets_the_rights_that_this_has_now
     let thief = rig.connect(1);
     rig.prove(thief, ADMIN, &resuming);
     assert!(rig.lines(thief).last().is_some_and(|line| line.contains("SessionForged")), "another token");
-    let read_only = TRAINER.replace("write:", "read:");
-    rig.feed(Input::Access(&Access {
-        tokens: Some(Tokens::parse(&read_only).expect("a token")),
-        ..Access::default()
-    }));
+    rig.feed(Input::Access(&only(&format!("{TRAINER} read:/more/"))));
     let back = rig.connect(2);
     rig.prove(back, TRAINER, &resuming);
     assert!(rig.lines(back).contains(&"0 Welcome resumed=true".to_string()));
-    let set = ClientFrame::Set { key: key("/job/1"), value: b"1" };
-    assert!(rig.wanted(back, 1, &set)[0].contains("PermissionDenied"));
+    let get = ClientFrame::Get { timeout_ms: 0, key: key("/more/1") };
+    assert!(rig.wanted(back, 1, &get)[0].contains("NotFound"));
+}
+
+#[test]
+fn a_session_whose_token_allows_less_is_over_when_it_returns() {
+    let mut rig = guarded();
+    let (conn, admin) = (rig.connect(0), rig.connect(1));
+    rig.prove(conn, TRAINER, &hello(0, 0, [0; 16], 5000, "t"));
+    let incarnation = ServerInstance::from_seed(1).incarnation;
+    // Of the second HELLO.
+    let token = ServerInstance::from_seed(1).token(2);
+    rig.prove(admin, ADMIN, &hello(0, 0, [0; 16], 0, "a"));
+    rig.ask(conn, 1, &ClientFrame::WatchKey { key: key("/job/w"), from_revision: 0 });
+    rig.ask(conn, 2, &ClientFrame::Get { timeout_ms: 60_000, key: key("/job/k") });
+    rig.feed(Input::Lost { conn, os_error: 0 });
+    rig.feed(Input::Access(&only(&format!("{ADMIN}\n{}", TRAINER.replace("write:/job/", "write:/jobs/")))));
+    // Without the token of the session, which no other client knows, nothing ends.
+    let thief = rig.connect(2);
+    rig.prove(thief, TRAINER, &hello(1, incarnation, [7; 16], 5000, "t"));
+    assert!(rig.lines(thief).last().is_some_and(|line| line.contains("SessionForged")));
+    assert!(!rig.has_ended(1, Why::EndedByAdmin));
+    let back = rig.connect(3);
+    rig.prove(back, TRAINER, &hello(1, incarnation, token, 5000, "t"));
+    assert!(rig.lines(back).last().is_some_and(|line| line.contains("SessionEnded")));
+    assert!(rig.has_ended(1, Why::EndedByAdmin));
+    assert_eq!(rig.server.stats().waiting, 0);
+    for (id, name) in [(1, "/job/w"), (2, "/job/k")] {
+        rig.ask(admin, id, &ClientFrame::Set { key: key(name), value: b"secret" });
+    }
+    assert!(rig.got(back).is_empty());
 }
 
 #[test]
