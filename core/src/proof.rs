@@ -28,7 +28,12 @@ pub type TokenName = String<TOKEN_NAME_BYTES_MAX>;
 
 /// Secret of a token, prepared for proofs. It is never shown.
 #[derive(Clone)]
-pub struct TokenKey(HMAC);
+pub struct TokenKey(
+    HMAC,
+    /// Number of proofs that were computed with the key.
+    #[cfg(test)]
+    pub(crate) alloc::sync::Arc<core::sync::atomic::AtomicU32>,
+);
 
 opaque_debug!(TokenKey);
 
@@ -79,10 +84,16 @@ impl Sink for Proven<'_> {
 impl TokenKey {
     /// Prepares a secret.
     pub fn new(secret: &[u8]) -> Self {
-        Self(HMAC::new(secret))
+        Self(
+            HMAC::new(secret),
+            #[cfg(test)]
+            alloc::sync::Arc::default(),
+        )
     }
 
     fn mac(&self, prover: Prover, exchange: &Exchange, hello: &impl Message) -> HMAC {
+        #[cfg(test)]
+        self.1.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         let mut mac = self.0.clone();
         mac.update(prover.label());
         for part in [&exchange.client, &exchange.server, &exchange.channel] {

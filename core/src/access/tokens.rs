@@ -83,12 +83,17 @@ impl Tokens {
 
     /// Answers the `auth` of a first HELLO with the server's nonce. Returns `None` if the field offers nothing.
     ///
-    /// A name that the server does not know is not refused yet, so that names cannot be tried out more cheaply than
-    /// secrets.
+    /// A name that the server does not know is not refused yet, and its proof is checked with another key, so that names
+    /// cannot be tried out more cheaply than secrets.
     pub fn challenge(&self, field: &[u8], nonce: Bytes32) -> Option<Challenge> {
         let AuthField { step: Step::Offer, bytes, token } = AuthField::parse(field)? else { return None };
-        let token = self.0.iter().find(|other| other.name.as_bytes() == token).cloned();
-        Some(Challenge { token, exchange: Exchange { client: bytes, server: nonce, ..Exchange::default() } })
+        let known = self.0.iter().find(|other| other.name.as_bytes() == token);
+        let (is_known, token) = (known.is_some(), Arc::clone(known.unwrap_or(&self.0[0])));
+        Some(Challenge {
+            token,
+            is_known,
+            exchange: Exchange { client: bytes, server: nonce, ..Exchange::default() },
+        })
     }
 }
 
@@ -126,7 +131,9 @@ fn parse_lines<T>(
 /// Exchange of a connection whose client has not proven its token yet.
 #[derive(Debug)]
 pub struct Challenge {
-    token: Option<Arc<AuthToken>>,
+    /// The token that the client has named, or any if there is none with this name.
+    token: Arc<AuthToken>,
+    is_known: bool,
     exchange: Exchange,
 }
 
@@ -139,9 +146,11 @@ impl Challenge {
         let AuthField { step: Step::Proof, bytes, token: name } = AuthField::parse(auth)? else {
             return None;
         };
-        let token = self.token.filter(|token| token.name.as_bytes() == name)?;
+        let Self { token, is_known, .. } = self;
         let unproven = AuthField { step: Step::Proof, bytes: [0; 32], token: name }.encode();
         let is_right = token.key.accepts(Prover::Client, &exchange, &hello.with_auth(&unproven), &bytes);
+        // Looked at last, so that a wrong name takes as long as a wrong secret.
+        let is_right = is_right && is_known && token.name.as_bytes() == name;
         let proof = is_right.then(|| token.key.proof(Prover::Server, &exchange, hello))?;
         Some((token, proof))
     }

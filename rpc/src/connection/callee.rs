@@ -14,6 +14,7 @@ use alloc::collections::VecDeque;
 use rendezvous_core::error::Span;
 use rendezvous_core::prelude::*;
 use rendezvous_core::proof::Bytes32;
+use rendezvous_core::secret::same;
 
 /// Reason why a request ended without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -693,7 +694,7 @@ impl Callee {
         self.peer = Some(caller.clone());
         let why = if negotiate(versions.0, versions.1).is_none() {
             Refusal::Version
-        } else if *group != *self.group {
+        } else if !same(group, &self.group) {
             Refusal::Group
         } else if callee != (self.me.name.as_bytes(), self.me.id) {
             Refusal::NotMe

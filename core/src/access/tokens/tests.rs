@@ -1,6 +1,7 @@
 use super::*;
 use crate::access::{Access, Network};
 use crate::auth::{ClientAuth, Credentials};
+use core::sync::atomic::Ordering;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 const OTHER: &str = "abcdef0123456789abcdef0123456789";
@@ -26,8 +27,12 @@ fn tokens() -> Tokens {
 
 /// Returns the exchange after the client's proof, which may be spoiled.
 fn prove(text: &str, spoil: impl Fn(&mut Vec<u8>)) -> Option<(Arc<AuthToken>, Bytes32)> {
+    prove_to(&tokens(), text, spoil)
+}
+
+fn prove_to(tokens: &Tokens, text: &str, spoil: impl Fn(&mut Vec<u8>)) -> Option<(Arc<AuthToken>, Bytes32)> {
     let mut client = ClientAuth::new(Credentials::parse(text).unwrap());
-    let challenge = tokens().challenge(client.offer([1; 32]), [2; 32])?;
+    let challenge = tokens.challenge(client.offer([1; 32]), [2; 32])?;
     assert!(client.challenged([2; 32]));
     let mut field = client.prove(&hello(b"node"), [0; 32]).to_vec();
     spoil(&mut field);
@@ -60,6 +65,32 @@ fn nothing_but_the_right_proof_of_the_offered_token_is_accepted() {
     assert!(prove(&right, |field| field.extend(b"x")).is_none(), "another name than was offered");
     assert!(prove(&right, |field| field.truncate(10)).is_none());
     assert!(prove(&right, Vec::clear).is_none());
+}
+
+#[test]
+fn an_unknown_name_takes_as_long_as_a_wrong_secret() {
+    let proofs = |text: &str, spoil: fn(&mut Vec<u8>)| {
+        let tokens = tokens();
+        assert!(prove_to(&tokens, text, spoil).is_none());
+        tokens.0.iter().map(|token| token.key.1.load(Ordering::Relaxed)).sum::<u32>()
+    };
+    assert_eq!(proofs(&format!("trainer {OTHER}"), |_| ()), 1);
+    assert_eq!(proofs(&format!("nobodys {SECRET}"), |_| ()), 1);
+    assert_eq!(proofs(&format!("trainer {SECRET}"), |field| field.extend(b"x")), 1);
+}
+
+#[test]
+fn a_proof_for_another_name_than_was_offered_is_not_accepted() {
+    let trainer = format!("trainer {SECRET}");
+    let mut client = ClientAuth::new(Credentials::parse(&trainer).unwrap());
+    client.offer([1; 32]);
+    for offered in [&b"reader"[..], b"unknown"] {
+        let offer = AuthField { step: Step::Offer, bytes: [1; 32], token: offered }.encode();
+        let challenge = tokens().challenge(&offer, [2; 32]).unwrap();
+        client.challenged([2; 32]);
+        let field = client.prove(&hello(b"node"), [0; 32]).to_vec();
+        assert!(challenge.verify(&hello(b"node").with_auth(&field), [0; 32]).is_none());
+    }
 }
 
 #[test]
