@@ -107,6 +107,11 @@ impl ClientAuth {
         &self.field
     }
 
+    /// Forgets the proofs of an earlier connection.
+    pub const fn restart(&mut self) {
+        self.stage = Stage::Offered;
+    }
+
     /// Notes the server's nonce. Returns whether the client now has to send its proof.
     pub fn challenged(&mut self, nonce: Bytes32) -> bool {
         let is_due = self.stage == Stage::Offered;

@@ -380,6 +380,9 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return self.peer_identified(now, bytes);
         }
         let (header, length) = match scan(bytes, From::Server, limits) {
+            Ok(Scan::Partial { bytes } | Scan::Whole { bytes, .. }) if self.is_early(bytes) => {
+                return self.violation(now);
+            }
             Ok(Scan::Partial { bytes: whole }) => {
                 if bytes.len() > self.partial_bytes {
                     self.session.note_received(now);
@@ -388,13 +391,19 @@ impl<const PENDING: usize> NativeClient<PENDING> {
                 return Taken::Partial(whole);
             }
             Ok(Scan::Whole { header, bytes }) => (header, bytes),
-            Err(_) => return self.session_over(End::Protocol),
+            Err(_) => return self.violation(now),
         };
         self.partial_bytes = 0;
         let frame = match ServerFrame::parse(header.kind, &bytes[HEADER_BYTES..length], limits) {
             Ok(frame) => frame,
-            Err(_) => return self.session_over(End::Protocol),
+            Err(_) => return self.violation(now),
         };
+        match self.authenticate(now, &header, frame.as_ref()) {
+            Authenticated::Over => return self.session_over(End::Unproven),
+            Authenticated::Distrusted => return self.distrust(now),
+            Authenticated::Handled => return Taken::Frame(length, Event::Nothing),
+            Authenticated::NotConcerned => {}
+        }
         let event = match frame {
             None if !ServerFrame::is_numbered(header.kind) => Event::Nothing,
             // The frame is from a later version. It is counted. If it answers a call, the call has failed.
@@ -412,14 +421,6 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     fn frame<'b>(&mut self, now: Instant, header: &Header, frame: ServerFrame<'b>) -> Option<Event<'b>> {
-        match self.authenticate(now, &frame) {
-            Authenticated::Over => {
-                self.session_over(End::Unproven);
-                return None;
-            }
-            Authenticated::Handled => return Some(Event::Nothing),
-            Authenticated::NotConcerned => {}
-        }
         Some(match self.session.receive(now, header, &frame) {
             Received::Nothing => Event::Nothing,
             Received::Welcome => {
@@ -712,6 +713,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
                 DialOutput::Greet => {
                     self.partial_bytes = 0;
                     self.is_proof_due = false;
+                    self.auth.iter_mut().for_each(ClientAuth::restart);
                     self.opening = self.session.hello(now).ok();
                 }
                 DialOutput::Disconnect => {

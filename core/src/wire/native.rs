@@ -34,6 +34,8 @@ pub const VERSION_MAX: u16 = 1;
 pub const HELLO: u16 = 0x0001;
 /// Maximum body of a HELLO, in bytes: all that a server buffers for a client without a session.
 pub const HELLO_BYTES_MAX: u64 = 4096;
+/// Longest frame that a client accepts from a server before WELCOME, in bytes. The longest is an Error with its text.
+pub const GREETING_BYTES_MAX: usize = 8192;
 
 /// Flag: the request may have been sent before, on a connection that has ended.
 pub const FLAG_RESENT: u16 = 0x0001;

@@ -9,6 +9,7 @@ use crate::wire::sink::Sink;
 use alloc::vec::Vec as Bytes;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+mod greeting;
 mod node;
 
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
