@@ -43,6 +43,8 @@ pub enum Denied<'a> {
     Write(Key<'a>),
     /// Taking part in this run.
     Run(Key<'a>),
+    /// Changing any keys at all.
+    AnyWrite,
     /// All rights.
     All,
 }
@@ -53,6 +55,7 @@ impl fmt::Display for Denied<'_> {
             Self::Read(key) => write!(f, "no right `read:` covers {key}"),
             Self::Write(key) => write!(f, "no right `write:` covers {key}"),
             Self::Run(run_id) => write!(f, "no right `run:` covers {run_id}"),
+            Self::AnyWrite => f.write_str("this takes a right `write:` or `run:`"),
             Self::All => f.write_str("this takes the right `all`"),
         }
     }
@@ -68,6 +71,7 @@ impl Right {
                 run_of(key.name()).is_some_and(|run_id| self.covers_run(run_id))
             }
             (Self::Run(_), Denied::Run(run_id)) => self.covers_run(run_id.name()),
+            (Self::Write(_) | Self::Run(_), Denied::AnyWrite) => true,
             _ => false,
         }
     }
@@ -191,6 +195,8 @@ impl Rights {
             | ClientFrame::Fail { run_id, .. }
             | ClientFrame::Members { run_id, .. }
             | ClientFrame::RunInfo { run_id } => need(Denied::Run(run_id)),
+            // It is of no use without a key, and there is a number of leases for all.
+            ClientFrame::LeaseGrant { .. } => need(Denied::AnyWrite),
             ClientFrame::Sessions { .. } | ClientFrame::EndSession { .. } => need(Denied::All),
             // They concern the session alone.
             ClientFrame::Hello { .. }
@@ -199,7 +205,6 @@ impl Rights {
             | ClientFrame::Bye {}
             | ClientFrame::Abandon {}
             | ClientFrame::Cancel { .. }
-            | ClientFrame::LeaseGrant { .. }
             | ClientFrame::LeaseRenew { .. }
             | ClientFrame::LeaseRevoke { .. } => Ok(()),
         }
@@ -279,6 +284,15 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_takes_a_right_to_change_keys() {
+        let grant = ClientFrame::LeaseGrant { ttl_ms: 1 };
+        assert_eq!(denied("read:", &grant), Some(Denied::AnyWrite));
+        for rights in ["read: write:/a", "run:x", "all"] {
+            assert_eq!(denied(rights, &grant), None, "{rights}");
+        }
+    }
+
+    #[test]
     fn a_request_needs_a_right_for_each_of_its_keys() {
         let names: [&[u8]; 2] = [b"/a/1", b"/b/1"];
         let keys = names.map(Key::raw);
@@ -321,17 +335,8 @@ mod tests {
     fn without_a_right_every_request_but_those_on_the_own_session_is_denied() {
         // Fields of zeros: an empty key, no run, no list. A list without an element needs nothing.
         let limits = FrameLimits::default();
-        let free = [
-            "Hello",
-            "Heartbeat",
-            "Acknowledge",
-            "Bye",
-            "Cancel",
-            "Abandon",
-            "LeaseGrant",
-            "LeaseRenew",
-            "LeaseRevoke",
-        ];
+        let free =
+            ["Hello", "Heartbeat", "Acknowledge", "Bye", "Cancel", "Abandon", "LeaseRenew", "LeaseRevoke"];
         let lists = ["Check", "Wait", "MultiGet", "MultiSet", "Txn", "Batch", "LeaseAttach"];
         for &(kind, name, _) in ClientFrame::KINDS {
             let body = [0; 512];

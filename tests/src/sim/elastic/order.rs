@@ -57,7 +57,7 @@ impl Order {
                 operation,
                 S::Get { .. } | S::Check { .. } | S::Wait { .. } | S::MultiGet { .. } | S::QueueLen { .. }
             ),
-            Self::Read | Self::Watch { .. } | Self::Grant | Self::Bye => true,
+            Self::Read | Self::Watch { .. } | Self::Bye => true,
             _ => false,
         }
     }

@@ -43,7 +43,7 @@ impl Process {
     }
 
     /// Delivers the answers of an impostor that has the server's address, and does not know the token. It sends its proof
-    /// together with its challenge, or after the client's proof. The client must end its session and send no request.
+    /// together with its challenge, or after the client's proof. The client must leave it and send no request.
     pub(super) fn meet_impostor(&mut self, context: &mut SimContext) {
         let is_there = (self.number + self.connections).is_multiple_of(IMPOSTORS) && context.stormy;
         if !is_there || self.security == Security::Tls || self.token.is_none() {
