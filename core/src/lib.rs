@@ -105,6 +105,9 @@ pub mod tls_fault {
         }
     }
 }
+#[cfg(feature = "alloc")]
+#[doc(hidden)]
+pub mod ungreeted;
 
 // L1
 /// The key/value store: requests as data, the engine, and the machines at both ends of a connection.

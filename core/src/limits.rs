@@ -113,6 +113,22 @@ impl Default for HistoryLimits {
 /// Number of copied bytes that count as one unit of work.
 pub const COPIED_BYTES_PER_UNIT: u64 = 1024;
 
+/// Limits of the connections of a server that have not greeted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UngreetedLimits {
+    /// Maximum number of such connections. A further one takes the place of the oldest one.
+    pub count_max: usize,
+    /// Time that a connection has for its greeting before another one may take its place. Until then the server accepts
+    /// none.
+    pub time_min: Duration,
+}
+
+impl Default for UngreetedLimits {
+    fn default() -> Self {
+        Self { count_max: 1024, time_min: Duration::from_millis(500) }
+    }
+}
+
 /// Limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
@@ -130,6 +146,9 @@ pub struct ServerLimits {
     pub rendezvous: RendezvousLimits,
     /// Maximum number of concurrent connections.
     pub connections_max: usize,
+    /// Limits of the connections that have not greeted. The driver allows them a quarter of the process's descriptors at
+    /// most.
+    pub ungreeted: UngreetedLimits,
     /// Size of the unsent answers of one connection, in bytes, from which on the server handles no more of its
     /// requests until the peer reads.
     pub unsent_bytes_high: usize,
@@ -164,6 +183,7 @@ impl Default for ServerLimits {
             barrier: BarrierLimits::default(),
             rendezvous: RendezvousLimits::default(),
             connections_max: 1 << 20,
+            ungreeted: UngreetedLimits::default(),
             unsent_bytes_high: 1 << 20,
             answer_bytes_max: 1 << 30,
             buffered_bytes_max: 2 << 30,

@@ -1,11 +1,13 @@
 //! Client sockets: how they are opened, and what their errors mean.
 
 use crate::error::{Cause, ErrorKind};
+use crate::limits::UngreetedLimits;
 use crate::prelude::*;
 use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::Shutdown;
@@ -50,6 +52,13 @@ impl KeepAlive {
         socket.set_tcp_keepalive(&probes)?;
         socket.set_tcp_user_timeout(self.unacknowledged_max)
     }
+}
+
+/// Allows connections that have not greeted a quarter of the descriptors that the process may have.
+pub fn within_descriptors(limits: UngreetedLimits) -> UngreetedLimits {
+    let descriptors_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let count_max = usize::try_from(descriptors_max / 4).unwrap_or(usize::MAX).min(limits.count_max);
+    UngreetedLimits { count_max, ..limits }
 }
 
 /// Opens a non-blocking socket of the address's family.

@@ -3,6 +3,7 @@
 //! The caller feeds it with [`Server::handle`], drains [`Server::poll_output`], and sleeps until
 //! [`Server::poll_timeout`] or the next event. The driver and the simulator run this same type.
 
+mod accepting;
 mod conns;
 mod deadlines;
 mod event;
@@ -22,11 +23,11 @@ use crate::store::engine::{ApplyError, Engine};
 use crate::store::op::Request;
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
 use crate::time::{PauseDetector, Poller};
+use crate::ungreeted::Ungreeted;
 use crate::wire::native::{MAGIC, Why};
 use crate::wire::sink::Sink as _;
 use alloc::collections::VecDeque;
 use conns::{Conn, Conns, Greeting, Life, Protocol};
-use core::net::SocketAddr;
 use deadlines::{Deadline, Deadlines};
 use native::{Native, ServerContext};
 use pacing::Pacing;
@@ -66,6 +67,7 @@ pub struct Server {
     pause_detector: PauseDetector,
     engine: Engine,
     conns: Conns,
+    ungreeted: Ungreeted,
     deadlines: Deadlines,
     closes: VecDeque<ConnId>,
     /// When parked connections are served.
@@ -94,6 +96,7 @@ impl Server {
             pause_detector: PauseDetector::new(Instant::ORIGIN, Poller::Thread),
             engine: Engine::new(limits.engine, instance.hash_key).at_revision(instance.first_revision),
             conns: Conns::default(),
+            ungreeted: Ungreeted::new(limits.ungreeted),
             deadlines: Deadlines::default(),
             closes: VecDeque::new(),
             pacing: Pacing::default(),
@@ -140,6 +143,7 @@ impl Server {
         self.renew_budget();
         match input {
             Input::Accepted { conn, peer } => self.accept(conn, peer)?,
+            Input::AcceptFailed => drop(self.displace_overdue()),
             Input::Received { conn, bytes } => {
                 self.conns.find(conn)?;
                 self.receive(conn, bytes);
@@ -242,23 +246,6 @@ impl Server {
         conn.outbox.len() < self.limits.unsent_bytes_high
     }
 
-    fn accept(&mut self, id: ConnId, peer: SocketAddr) -> Result<(), InputError> {
-        self.conns.check_free(id)?;
-        if self.stats.connections >= self.limits.connections_max {
-            let reason = CloseReason::TooManyConnections(self.limits.connections_max);
-            self.stats.expelled += 1;
-            self.closes.push_back(id);
-            self.events.push_back(Event::Closed { conn: id, peer, reason });
-            return Ok(());
-        }
-        self.conns.insert(id, peer, self.now);
-        self.stats.connections += 1;
-        self.stats.accepted += 1;
-        self.arm(self.now + self.limits.handshake_timeout, Deadline::Handshake, id);
-        self.events.push_back(Event::Accepted { conn: id, peer });
-        Ok(())
-    }
-
     /// Serves the frames in the inbox of `id` and in `bytes`, now or in a later turn.
     fn receive(&mut self, id: ConnId, bytes: &[u8]) {
         let now = self.now;
@@ -326,6 +313,7 @@ impl Server {
         }
         kept.extend_from_slice(fresh);
         self.budget.spend(&self.engine, &mut self.conns);
+        self.note_greeting(id);
         let Some(conn) = self.conns.at(id) else { return };
         conn.inbox = kept;
         conn.usage.add(self.now, self.budget.own() - before);
@@ -691,6 +679,9 @@ impl Server {
 
     fn remove(&mut self, id: ConnId, reason: CloseReason) {
         let Some(conn) = self.conns.remove(id) else { return };
+        if !conn.is_known {
+            self.forget_ungreeted(id);
+        }
         self.pacing.forget_light(id);
         self.engine.forget_waits(id);
         self.stats.connections -= 1;

@@ -77,6 +77,11 @@ impl TlsServer {
         self.server.poll_timeout()
     }
 
+    /// Returns when the caller may accept the next connection, as [`Server::accepts_at`] does.
+    pub fn accepts_at(&self) -> Option<Instant> {
+        self.server.accepts_at()
+    }
+
     /// Returns whether the caller may read from `conn`.
     pub fn wants_read(&self, conn: ConnId) -> bool {
         self.server.wants_read(conn)

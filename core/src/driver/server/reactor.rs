@@ -9,7 +9,7 @@ use crate::access::Access;
 use crate::driver::channel::Receiver;
 use crate::driver::clock::{Clock, since_1970};
 use crate::driver::random::random;
-use crate::driver::socket::is_newcomers_fault;
+use crate::driver::socket::{is_newcomers_fault, within_descriptors};
 use crate::driver::tls::TlsAcceptor;
 use crate::driver::token_file::ServerTokens;
 use crate::ids::ConnId;
@@ -112,6 +112,7 @@ impl Reactor {
         for listener in &mut listeners {
             poll.registry().register(listener, LISTENER, Interest::READABLE)?;
         }
+        let limits = ServerLimits { ungreeted: within_descriptors(limits.ungreeted), ..limits };
         let mut machine = TlsServer::new(limits, instance());
         if let Some(acceptor) = &acceptor {
             machine.configure(acceptor.current());
@@ -172,11 +173,12 @@ impl Reactor {
                 self.execute(now);
                 return Ok(());
             }
-            self.accept(now);
             for _ in 0..self.to_read.len() {
                 let Some(conn) = self.to_read.pop_front() else { break };
                 self.read(now, conn);
             }
+            // After the greetings that have arrived: a further connection may take the place of one without.
+            self.accept(now);
             if self.is_tick_due(now, count) {
                 self.feed(now, Input::Tick);
             }
@@ -196,8 +198,10 @@ impl Reactor {
 
     /// Returns the time to sleep: zero while work is left over from the last iteration.
     fn poll_timeout(&self) -> Option<std::time::Duration> {
+        let now = self.clock.now();
         let pause_ends = match self.accepting {
-            Accepting::Ready => return Some(Duration::ZERO),
+            Accepting::Ready if self.machine.accepts_at() <= Some(now) => return Some(Duration::ZERO),
+            Accepting::Ready => self.machine.accepts_at(),
             Accepting::PausedUntil(at) => Some(at),
             Accepting::Idle => None,
         };
@@ -205,7 +209,7 @@ impl Reactor {
             return Some(Duration::ZERO);
         }
         let next = [self.machine.poll_timeout(), pause_ends].into_iter().flatten().min()?;
-        Some(next.since(self.clock.now()))
+        Some(next.since(now))
     }
 
     fn handle_commands(&mut self) -> Flow {
@@ -240,6 +244,7 @@ impl Reactor {
         match self.accepting {
             Accepting::Idle => return,
             Accepting::PausedUntil(at) if now < at => return,
+            Accepting::Ready if self.machine.accepts_at() > Some(now) => return,
             Accepting::Ready | Accepting::PausedUntil(_) => {}
         }
         self.accepting = Accepting::Idle;
@@ -275,6 +280,9 @@ impl Reactor {
     fn accept_from(&mut self, now: Instant, index: usize) -> Accepting {
         let paused = Accepting::PausedUntil(now + ACCEPT_PAUSE);
         for _ in 0..ACCEPTS_PER_ITERATION {
+            if self.machine.accepts_at() > Some(now) {
+                return Accepting::Ready;
+            }
             match self.listeners[index].accept() {
                 Ok((socket, address)) => {
                     self.reload_tokens(now);
@@ -285,7 +293,10 @@ impl Reactor {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Accepting::Idle,
                 Err(error) if is_newcomers_fault(&error) => {}
                 // No descriptor or memory is left, or the listener fails. Either may recover later.
-                Err(_) => return paused,
+                Err(_) => {
+                    self.feed(now, Input::AcceptFailed);
+                    return paused;
+                }
             }
         }
         Accepting::Ready

@@ -1,6 +1,7 @@
 use super::*;
 use crate::driver::testing::{TemporaryFile, is_alone, take_descriptors};
 use socket2::Socket;
+use crate::limits::UngreetedLimits;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::vec::Vec;
@@ -102,6 +103,24 @@ fn a_reader_that_never_reads_holds_nobody_up_and_little_memory() {
     }
     drop(greedy);
     until(&server, |stats| stats.connections == 1 && stats.buffered_bytes == 0);
+}
+
+#[test]
+fn clients_that_do_not_greet_keep_nobody_out() {
+    let ungreeted = UngreetedLimits { count_max: 8, time_min: Duration::from_millis(20) };
+    let handshake_timeout = Duration::from_secs(3600);
+    let limits = ServerLimits { ungreeted, handshake_timeout, ..ServerLimits::default() };
+    let server = Server::start(ServerOptions { limits, ..ServerOptions::on("127.0.0.1", 0) }).unwrap();
+    let mut member = greet(&server);
+    let mut strangers: Vec<TcpStream> = (0..20).map(|_| dial(&server)).collect();
+    let mut late = greet(&server);
+    let stats = until(&server, |stats| stats.accepted == 22);
+    assert!(stats.connections <= 2 + 8 && stats.expelled >= 12, "{stats:?}");
+    assert!(at_end(&mut strangers[0]), "the oldest");
+    for client in [&mut member, &mut late] {
+        client.write_all(&[set(b"/k", b"v"), get(b"/k")].concat()).unwrap();
+        assert_eq!(read(client, 9), string(b"v"));
+    }
 }
 
 #[test]

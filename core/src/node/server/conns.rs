@@ -29,6 +29,8 @@ pub(super) struct Conn {
     pub(super) outbox: Outbox,
     /// Answer to a LIST_KEYS, as far as it has been made.
     pub(super) listing: Option<Box<Listing>>,
+    /// Whether the server has noted that the client has greeted.
+    pub(super) is_known: bool,
     /// Whether the connection is in the queue `transmits`.
     pub(super) to_send: bool,
     /// Whether its inbox has whole frames for a later turn.
@@ -154,6 +156,7 @@ impl Conns {
             inbox: Vec::new(),
             outbox: Outbox::default(),
             listing: None,
+            is_known: false,
             to_send: false,
             is_parked: false,
             life: Life::Open,

@@ -25,6 +25,8 @@ pub enum Input<'a> {
         /// Address of the client, for events. The server never resolves it.
         peer: SocketAddr,
     },
+    /// The system has no descriptor or memory for another connection.
+    AcceptFailed,
     /// Bytes were received.
     Received {
         /// Connection on which they arrived.
@@ -294,6 +296,9 @@ pub enum CloseReason {
     /// The greeting was not complete in time.
     #[error("no complete greeting within the handshake timeout")]
     HandshakeTimeout,
+    /// Another client needed the connection.
+    #[error("no greeting yet, and another client needed the connection")]
+    Displaced,
     /// A frame was not complete in time.
     #[error("a frame was not completed within the frame timeout")]
     FrameTimeout,
@@ -335,9 +340,11 @@ impl CloseReason {
             Self::HostSilent(_) => Why::HostSilent,
             Self::StallTimeout => Why::Stalled,
             Self::BuffersFull(_) | Self::AnswerTooLong(_) => Why::Limit,
-            Self::PeerClosed | Self::Lost(_) | Self::HandshakeTimeout | Self::TooManyConnections(_) => {
-                Why::Connection
-            }
+            Self::PeerClosed
+            | Self::Lost(_)
+            | Self::HandshakeTimeout
+            | Self::Displaced
+            | Self::TooManyConnections(_) => Why::Connection,
             Self::SessionOver(why) => *why,
             Self::Protocol(_)
             | Self::NativeProtocol(_)

@@ -1,12 +1,13 @@
 extern crate std;
 
 use super::*;
-use crate::limits::{EngineLimits, FrameLimits};
+use crate::limits::{EngineLimits, FrameLimits, UngreetedLimits};
 use crate::store::op::{Key, Keys, Request};
 use crate::time::Duration;
 use crate::wire::c10d::{Frame, FrameError};
 use crate::wire::c10d::{MAGIC, encode_frame};
 use crate::wire::sink::Sink;
+use core::net::SocketAddr;
 use std::collections::BTreeMap;
 use std::vec;
 
@@ -280,6 +281,54 @@ fn silence_is_bounded_before_the_greeting_and_within_a_frame() {
     assert_eq!(rig.closed.len(), 2, "a connection between frames may rest for ever");
     assert_eq!(rig.server.poll_timeout(), None);
     assert!(rig.server.wants_read(greeted) && rig.server.wants_read(steady));
+}
+
+#[test]
+fn the_oldest_connection_without_a_greeting_makes_way_for_a_new_one() {
+    let ungreeted = UngreetedLimits { count_max: 2, time_min: Duration::from_millis(500) };
+    let mut rig = Rig::new(ServerLimits { ungreeted, connections_max: 4, ..ServerLimits::default() });
+    let (member, oldest) = (rig.greeted(0), rig.connect(1));
+    rig.after(Duration::from_millis(200));
+    // Part of a greeting is none.
+    let slow = rig.connect(2);
+    rig.send(slow, &greeting()[..4]);
+    assert_eq!(
+        rig.server.accepts_at(),
+        Some(Instant::ORIGIN + Duration::from_millis(500)),
+        "its time to greet"
+    );
+    rig.after(Duration::from_millis(300));
+    assert!(rig.server.accepts_at() <= Some(rig.now));
+    let prompt = rig.greeted(3);
+    assert_eq!(rig.closed, BTreeMap::from([(oldest, CloseReason::Displaced)]));
+    assert_eq!(rig.server.accepts_at(), None);
+    rig.connect(1);
+    let last = rig.greeted(4);
+    assert_eq!(rig.closed[&slow], CloseReason::Displaced);
+    assert_eq!((rig.closed.len(), rig.server.stats().expelled, rig.server.stats().connections), (2, 2, 4));
+    // All connections are in use, and one of them has not greeted.
+    let late = rig.connect(5);
+    assert_eq!(rig.closed[&late], CloseReason::TooManyConnections(4), "it has had no time to");
+    rig.after(Duration::from_millis(500));
+    let late = ConnId { index: 5, generation: 1 };
+    rig.feed(Input::Accepted { conn: late, peer: PEER });
+    rig.send(late, &greeting());
+    assert_eq!((rig.closed.len(), rig.server.stats().connections), (3, 4));
+    for conn in [member, prompt, last, late] {
+        assert!(rig.server.wants_read(conn), "{conn:?}");
+    }
+}
+
+#[test]
+fn a_lack_of_descriptors_ends_the_oldest_connection_without_a_greeting() {
+    let mut rig = rig();
+    let (_, stranger) = (rig.greeted(0), rig.connect(1));
+    rig.feed(Input::AcceptFailed);
+    assert!(rig.closed.is_empty());
+    rig.after(ServerLimits::default().ungreeted.time_min);
+    rig.feed(Input::AcceptFailed);
+    rig.feed(Input::AcceptFailed);
+    assert_eq!(rig.closed, BTreeMap::from([(stranger, CloseReason::Displaced)]));
 }
 
 #[test]
