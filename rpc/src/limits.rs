@@ -1,6 +1,6 @@
 //! All limits of this crate, in one place. No state machine grows without one of them.
 
-use rendezvous_core::limits::FrameLimits;
+use rendezvous_core::limits::{FrameLimits, UngreetedLimits};
 use rendezvous_core::time::Duration;
 
 /// Limits of what one worker of an RPC group publishes about its devices: its longest name or device, and its
@@ -50,6 +50,22 @@ pub struct RpcLimits {
     /// The same limit for the answer of a handler that has returned; beyond it, the answer is dropped. A single
     /// answer may be longer.
     pub late_answer_bytes_max: u64,
+}
+
+/// Limits of the connections of a worker's callers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// Maximum number of concurrent connections.
+    pub count_max: usize,
+    /// Limits of those whose callers have not been admitted. The driver allows them a quarter of the process's descriptors
+    /// at most.
+    pub ungreeted: UngreetedLimits,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { count_max: 1 << 17, ungreeted: UngreetedLimits::default() }
+    }
 }
 
 /// Limits of what a worker accepts from all its callers together.

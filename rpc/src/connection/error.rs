@@ -102,6 +102,12 @@ pub enum ConnectionError {
     /// The handshake was not complete in time.
     #[error("no greeting in {}", Span(*.0))]
     NoGreeting(Duration),
+    /// Another caller needed the connection.
+    #[error("no greeting yet, and another caller needed the connection")]
+    Displaced,
+    /// The callee has as many connections as its limit allows.
+    #[error("too many connections (the limit is {0})")]
+    TooManyConnections(usize),
     /// Nothing was received from the peer, not even the response to a ping.
     #[error("nothing received in {}", Span(*.0))]
     Silent(Duration),

@@ -52,6 +52,8 @@ impl ConnectionError {
                 | Self::NoWorker
                 | Self::Refused { .. }
                 | Self::NoGreeting(_)
+                | Self::Displaced
+                | Self::TooManyConnections(_)
                 | Self::Stalled(_)
         )
     }

@@ -7,9 +7,9 @@ use super::handling::{Handling, Held, Holder};
 use super::io_thread::{IoShared, IoThread, Target};
 use super::received::{BufferPool, LONG_BYTES_MIN};
 use super::transport::{GroupToken, RpcTls};
-use crate::connection::{Refusal, RefusalEvent, RefusalObserver};
+use crate::connection::{ConnectionError, Refusal, RefusalEvent, RefusalObserver};
 use crate::intake::{FairIntake, QuotaId, Released};
-use crate::limits::{IntakeLimits, RpcLimits};
+use crate::limits::{ConnectionLimits, IntakeLimits, RpcLimits};
 use crate::name::WorkerInfo;
 use alloc::sync::Weak;
 use conn::Conn;
@@ -17,8 +17,9 @@ use core::net::SocketAddr;
 use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::server::{Listen, ServerFailure, StartError, open_listener};
-use rendezvous_core::driver::socket::{KeepAlive, is_newcomers_fault};
+use rendezvous_core::driver::socket::{KeepAlive, is_newcomers_fault, within_descriptors};
 use rendezvous_core::opaque::opaque_debug;
+use rendezvous_core::ungreeted::Ungreeted;
 use socket2::Socket;
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -45,8 +46,10 @@ pub struct RpcServerOptions {
     pub admit: Box<Admit>,
     /// Limits of each connection.
     pub limits: RpcLimits,
-    /// Limits of all connections together.
+    /// Limits of what all connections together send.
     pub intake: IntakeLimits,
+    /// Limits of the connections themselves.
+    pub connections: ConnectionLimits,
     /// TCP keep-alive, which detects silent hosts; `None` leaves the system's defaults.
     pub keep_alive: Option<KeepAlive>,
     /// Gets the connections and calls that the worker refuses.
@@ -90,6 +93,7 @@ impl RpcServer {
         let local_addr = listener.local_addr().map_err(no_system)?;
         let thread = IoThread::start(failed).map_err(no_system)?;
         let io = Arc::clone(thread.shared());
+        let ungreeted = Ungreeted::new(within_descriptors(options.connections.ungreeted));
         let shared = Arc::new_cyclic(|server: &Weak<ServerShared>| ServerShared {
             intake: Mutex::new(FairIntake::new(options.intake)),
             options,
@@ -99,6 +103,7 @@ impl RpcServer {
             state: Mutex::new(ServerState {
                 acceptor: Some(Acceptor { watch: None, listener }),
                 conns: HashMap::new(),
+                ungreeted,
                 unread: Vec::new(),
                 leave_request: None,
                 leaving: None,
@@ -197,6 +202,8 @@ struct ServerState {
     acceptor: Option<Acceptor>,
     /// Open connections by their tokens.
     conns: HashMap<usize, Arc<Conn>>,
+    /// Those whose callers have not been admitted.
+    ungreeted: Ungreeted,
     /// Connections that are not read until there is capacity.
     unread: Vec<Arc<Conn>>,
     /// The thread is to say goodbye to all callers.
@@ -241,7 +248,12 @@ impl ServerShared {
     fn accept(self: &Arc<Self>, now: Instant) {
         for _ in 0..ACCEPTS_PER_ITERATION {
             let mut state = self.state.locked();
+            let accepts_at = state.ungreeted.accepts_at().filter(|&at| at > now);
             let Some(Acceptor { watch, listener }) = &mut state.acceptor else { return };
+            if let Some(at) = accepts_at {
+                *watch = None;
+                return self.io.schedule(at, self.token);
+            }
             match listener.accept() {
                 Ok((stream, peer)) => {
                     drop(state);
@@ -261,22 +273,55 @@ impl ServerShared {
                     // No descriptor or memory is left; there may be later. Until then the listener is not watched.
                     *watch = None;
                     self.io.schedule(now + ACCEPT_PAUSE, self.token);
+                    let overdue = state.ungreeted.overdue(now).and_then(|token| state.conn(token));
+                    drop(state);
+                    overdue.inspect(|conn| conn.displace(now));
                     return;
                 }
             }
         }
+        self.accept_again(&self.state.locked());
+    }
+
+    /// Schedules another attempt to accept, if the listener is not watched.
+    fn accept_again(&self, state: &ServerState) {
+        if state.acceptor.as_ref().is_some_and(|acceptor| acceptor.watch.is_none()) {
+            self.io.schedule(Instant::ORIGIN, self.token);
+        }
     }
 
     fn add_conn(self: &Arc<Self>, now: Instant, socket: Socket, peer: SocketAddr) {
+        let state = self.state.locked();
+        let count_max = self.options.connections.count_max;
+        let is_full = state.conns.len() >= count_max;
+        let overdue = state.ungreeted.overdue(now).filter(|_| is_full);
+        let oldest = state.ungreeted.in_the_way().or(overdue).and_then(|token| state.conn(token));
+        drop(state);
+        if let Some(oldest) = oldest {
+            oldest.displace(now);
+        } else if is_full {
+            let why = ConnectionError::TooManyConnections(count_max);
+            return self.report(&RefusalEvent::Connection { peer: Some(peer), caller: None, why });
+        }
         if socket.set_nonblocking(true).is_ok() {
             if let Some(tls) = &self.options.tls {
                 // Files that cannot be used leave the earlier certificates in use.
                 tls.acceptor.renew();
             }
             let conn = Conn::new(self, now, socket, peer);
-            self.state.locked().conns.insert(conn.token(), Arc::clone(&conn));
+            let mut state = self.state.locked();
+            state.conns.insert(conn.token(), Arc::clone(&conn));
+            state.ungreeted.accepted(conn.token() as u64, now);
+            drop(state);
             conn.change(now, |_| ());
         }
+    }
+
+    /// Notes that the caller of a connection has been admitted.
+    fn greeted(&self, conn: &Conn) {
+        let mut state = self.state.locked();
+        state.ungreeted.remove(conn.token() as u64);
+        self.accept_again(&state);
     }
 
     /// Removes a closed connection.
@@ -284,10 +329,9 @@ impl ServerShared {
         let mut state = self.state.locked();
         state.unread.retain(|held| held.token() != conn.token());
         let removed = state.conns.remove(&conn.token());
-        if state.acceptor.as_ref().is_some_and(|acceptor| acceptor.watch.is_none()) {
-            // A descriptor is free again.
-            self.io.schedule(Instant::ORIGIN, self.token);
-        }
+        state.ungreeted.remove(conn.token() as u64);
+        // A descriptor is free again.
+        self.accept_again(&state);
         state.finish_leaving();
         drop(state);
         drop(removed);
@@ -321,6 +365,10 @@ impl ServerShared {
 }
 
 impl ServerState {
+    fn conn(&self, token: u64) -> Option<Arc<Conn>> {
+        usize::try_from(token).ok().and_then(|token| self.conns.get(&token)).cloned()
+    }
+
     fn finish_leaving(&mut self) {
         if self.conns.is_empty()
             && let Some(reply) = self.leaving.take()

@@ -14,13 +14,14 @@ use super::serving::{Admission, RpcServer, RpcServerOptions};
 use super::*;
 use crate::connection::{CallError, CallFailure, CallKind, ConnectionError, Refusal, RefusalObserver};
 use crate::handlers::Callers;
-use crate::limits::{IntakeLimits, RpcLimits};
+use crate::limits::{ConnectionLimits, IntakeLimits, RpcLimits};
 use crate::name::WorkerInfo;
 use crate::wire::{CalleeFrame, CallerFrame, DATA, Header, MAGIC, encode_frame};
 use rendezvous_core::driver::cancel::{CancelToken, Canceller};
 use rendezvous_core::driver::channel::{Receiver, Sender, unbounded as channel};
 use rendezvous_core::driver::server::{Family, Listen};
 use rendezvous_core::driver::socket::KeepAlive;
+use rendezvous_core::limits::UngreetedLimits;
 use rendezvous_core::time::Duration;
 use rendezvous_core::wire::sink::Sink;
 use std::boxed::Box;
@@ -61,6 +62,7 @@ fn server_options() -> RpcServerOptions {
         }),
         limits: RpcLimits::default(),
         intake: IntakeLimits::default(),
+        connections: ConnectionLimits::default(),
         keep_alive: Some(KeepAlive::default()),
         observer: RefusalObserver::default(),
         tls: None,

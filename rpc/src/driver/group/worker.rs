@@ -20,7 +20,7 @@ use crate::driver::calls::handling::{Handling, Request, Responder, Run};
 use crate::driver::calls::serving::{RpcServer, RpcServerOptions};
 use crate::driver::calls::{GroupToken, Payload, RpcTls, failure_text};
 use crate::handlers::{Callers, HandlerError, Owner};
-use crate::limits::{IntakeLimits, RpcLimits};
+use crate::limits::{ConnectionLimits, IntakeLimits, RpcLimits};
 use crate::membership::change::WorkerLocation;
 use crate::membership::error::{MembershipError, unless_abandoned};
 use crate::membership::token::TokenTimes;
@@ -178,6 +178,7 @@ impl RpcAgent {
             admit: Box::new(admit),
             limits: RpcLimits::default(),
             intake: IntakeLimits::default(),
+            connections: ConnectionLimits::default(),
             keep_alive: Some(KeepAlive::default()),
             observer: tcp.observer.clone(),
             tls: rpc_tls,

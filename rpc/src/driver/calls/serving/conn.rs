@@ -252,6 +252,11 @@ impl Conn {
         }
     }
 
+    /// Closes the connection, which has not been greeted, for another caller.
+    pub(super) fn displace(self: &Arc<Self>, now: Instant) {
+        self.change(now, |state| state.lose(ConnectionError::Displaced));
+    }
+
     /// Ends the connection at once.
     pub(super) fn end(&self) {
         let mut state = self.lock();
@@ -274,7 +279,10 @@ impl Conn {
                     state.callee.refuse(Refusal::Unknown, NO_TLS);
                 }
                 CalleeEvent::Claimed(worker) => match (shared.options.admit)(&worker) {
-                    Ok(()) => state.callee.admit(),
+                    Ok(()) => {
+                        state.callee.admit();
+                        shared.greeted(self);
+                    }
                     Err((why, message)) => state.callee.refuse(why, &message),
                 },
                 CalleeEvent::Request { call, handler, payload_bytes, deadline, kind } => {

@@ -1,5 +1,6 @@
 //! What a worker reports of connections and calls that it refuses.
 
+use super::frames::greeting;
 use super::*;
 
 #[test]
@@ -43,4 +44,38 @@ fn refused_connections_and_calls_are_reported_on_one_line_each() {
     assert!(scene.call("echo", b"").is_ok());
     assert!(scene.server.leave(SOON));
     assert_eq!(reported.try_recv().ok(), None);
+}
+
+#[test]
+fn callers_that_do_not_greet_keep_no_other_out() {
+    let (notify, reported) = channel();
+    let observer = RefusalObserver::new(move |event| _ = notify.send(event.to_string()));
+    let ungreeted = UngreetedLimits { count_max: 4, time_min: Duration::from_millis(20) };
+    let connections = ConnectionLimits { count_max: 5, ungreeted };
+    let limits = RpcLimits { greeting_timeout: Duration::from_secs(3600), ..RpcLimits::default() };
+    let options = RpcServerOptions { observer, connections, limits, ..server_options() };
+    let scene = scene_with(options, client_options());
+    assert!(scene.call("echo", b"").is_ok());
+    let dial = || {
+        let stream = TcpStream::connect(scene.server.local_addr()).expect("it listens");
+        stream.set_read_timeout(Some(SOON)).expect("a timeout");
+        stream
+    };
+    let is_reported = |why: &str| {
+        let text = reported.recv_timeout(SOON).expect("it is reported");
+        assert!(text.starts_with("connection from 127.0.0.1:") && text.ends_with(why), "{text}");
+    };
+    let displaced = " refused: no greeting yet, and another caller needed the connection";
+    let mut strangers: Vec<_> = (0..20).map(|_| dial()).collect();
+    (0..16).for_each(|_| is_reported(displaced));
+    assert_eq!(strangers[0].read(&mut [0]).expect("its end"), 0, "the oldest");
+    assert!(scene.server.held().2 <= 5);
+    // All connections are in use. Callers that greet take the places of those that do not.
+    let members: Vec<_> = (0..4).map(|_| greeting(&scene)).collect();
+    (0..4).for_each(|_| is_reported(displaced));
+    let _late = dial();
+    is_reported(" refused: too many connections (the limit is 5)");
+    assert!(scene.call("echo", b"").is_ok());
+    drop(members);
+    scene.until_idle(1);
 }
