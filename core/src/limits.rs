@@ -154,8 +154,8 @@ pub struct ServerLimits {
     pub unsent_bytes_high: usize,
     /// Maximum length of a single answer, in bytes; a request for more ends the connection.
     pub answer_bytes_max: usize,
-    /// Maximum size of the received and unsent bytes of all connections and of the memory of all sessions,
-    /// together, in bytes. Where it would be exceeded, the server ends the connection or session that holds most.
+    /// Maximum size of the received and unsent bytes of all connections, of what TLS holds for them, and of the memory of
+    /// all sessions, together, in bytes. Where it would be exceeded, the server ends the connection or session that holds most.
     pub buffered_bytes_max: u64,
     /// Maximum work for one input, in units of about 100 ns: a look at one key, or a copy of
     /// [`COPIED_BYTES_PER_UNIT`]. A request is executed as a whole; further requests of its connection, and what else
@@ -196,6 +196,9 @@ impl Default for ServerLimits {
         }
     }
 }
+
+/// Charge of a TLS connection in addition to its received and unsent ciphertext, in bytes: its keys and its state.
+pub const TLS_COST_BYTES: usize = 16 * 1024;
 
 /// Charge of a waiting request or a watch in addition to the bytes of its keys, in bytes: its table entry.
 pub const WAIT_COST_BYTES: u64 = 192;

@@ -145,6 +145,10 @@ impl TlsStage {
         match self.0 {}
     }
 
+    pub const fn held_bytes(&self) -> usize {
+        match self.0 {}
+    }
+
     pub const fn sent(&mut self, _: usize) {
         match self.0 {}
     }

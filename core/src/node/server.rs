@@ -8,6 +8,7 @@ mod conns;
 mod deadlines;
 mod event;
 mod instance;
+mod memory;
 mod native;
 mod pacing;
 
@@ -577,38 +578,6 @@ impl Server {
             |conn: &Conn| conn.life == Life::HalfClosed && !conn.is_parked && conn.outbox.is_empty();
         if self.conns.get(id).is_some_and(is_over) {
             self.remove(id, CloseReason::PeerClosed);
-        }
-    }
-
-    /// Updates the count of buffered bytes for a connection.
-    fn charge(&mut self, id: ConnId) {
-        let Some(change) = self.conns.charge(id) else { return };
-        self.stats.buffered_bytes = self.stats.buffered_bytes.saturating_add_signed(change);
-        self.enforce_buffer_limit();
-    }
-
-    /// Returns the bytes that connections and sessions hold together, and those of long values that are no longer in the
-    /// store, but in the history or in answers.
-    fn buffered_bytes(&self) -> u64 {
-        let sessions = self.native.as_ref().map_or(0, |native| native.held_bytes());
-        self.stats.buffered_bytes + sessions + self.engine.orphaned_bytes()
-    }
-
-    /// Ends the largest holders until the buffered bytes are within their limit.
-    fn enforce_buffer_limit(&mut self) {
-        while self.buffered_bytes() > self.limits.buffered_bytes_max {
-            let conn = self.conns.largest_holder();
-            let session = self.native.as_ref().and_then(|native| native.largest_holder());
-            match (conn, session) {
-                (conn, Some((session, held))) if conn.is_none_or(|(_, charged)| charged < held) => {
-                    self.with_native(|native, context| native.expel(context, session, Why::Limit));
-                }
-                (Some((conn, _)), _) => {
-                    self.stats.expelled += 1;
-                    self.remove(conn, CloseReason::BuffersFull(self.limits.buffered_bytes_max));
-                }
-                (None, _) => return,
-            }
         }
     }
 

@@ -9,6 +9,9 @@ use crate::tls::{ServerConfig, TlsStage};
 use crate::wire::native::{Fault, FaultCode, Label, MAGIC, ServerFrame, encode_frame};
 use alloc::collections::VecDeque;
 
+/// Unit in which the memory of TLS is counted.
+const PAGE_BYTES: usize = 4096;
+
 /// A server whose clients may use TLS. Without a configuration it passes everything on.
 #[derive(Debug)]
 pub struct TlsServer {
@@ -254,5 +257,7 @@ impl TlsServer {
             secured.is_queued = true;
             to_send.push_back(conn);
         }
+        // In whole pages, so that few changes are counted.
+        server.charge_tls(conn, secured.stage.held_bytes().next_multiple_of(PAGE_BYTES));
     }
 }

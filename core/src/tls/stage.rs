@@ -1,6 +1,7 @@
 //! One side of one TLS connection.
 
 use super::config::{ClientConfig, ConfigError, ServerConfig, server_name};
+use crate::limits::TLS_COST_BYTES;
 use crate::opaque::opaque_debug;
 use crate::prelude::*;
 use crate::tls_fault::TlsFault;
@@ -9,6 +10,8 @@ use std::io::{BufRead, Write};
 
 /// Maximum number of bytes of plaintext that wait to be sent as ciphertext.
 const SEALED_BYTES_MAX: usize = 64 * 1024;
+/// Maximum number of received bytes that rustls holds: a handshake message in several records. Of data it holds one record.
+const HELD_BYTES_MAX: usize = 64 * 1024;
 /// Maximum capacity in bytes that an empty buffer keeps.
 const BYTES_KEPT_MAX: usize = 4 * 1024;
 /// Types of the records with which a TLS server may answer: an alert or a handshake message (RFC 8446, section 5.1).
@@ -27,6 +30,8 @@ pub struct TlsStage {
     connection: Connection,
     unsent: Vec<u8>,
     sent: usize,
+    /// Number of received bytes since the last plaintext. rustls holds no others.
+    held: usize,
     has_received: bool,
     is_ended: bool,
     fault: Option<TlsFault>,
@@ -55,7 +60,15 @@ impl TlsStage {
 
     fn new(mut connection: Connection) -> Self {
         connection.set_buffer_limit(Some(SEALED_BYTES_MAX));
-        Self { connection, unsent: Vec::new(), sent: 0, has_received: false, is_ended: false, fault: None }
+        Self {
+            connection,
+            unsent: Vec::new(),
+            sent: 0,
+            held: 0,
+            has_received: false,
+            is_ended: false,
+            fault: None,
+        }
     }
 
     /// Returns whether the handshake is in progress.
@@ -85,9 +98,10 @@ impl TlsStage {
         self.has_received |= !received.is_empty();
         while !received.is_empty() && !self.is_ended {
             // It fails only where the caller does not take the plaintext.
-            if self.connection.read_tls(&mut received).is_err() {
+            let Ok(count) = self.connection.read_tls(&mut received) else {
                 return Err(self.failed(TlsFault::Violation));
-            }
+            };
+            let is_handshaking = self.is_handshaking();
             let state = match self.connection.process_new_packets() {
                 Ok(state) => state,
                 Err(error) => {
@@ -97,6 +111,8 @@ impl TlsStage {
                 }
             };
             let mut left = state.plaintext_bytes_to_read();
+            let has_passed = left > 0 || is_handshaking != self.connection.is_handshaking();
+            self.held = if has_passed { count } else { HELD_BYTES_MAX.min(self.held + count) };
             let mut reader = self.connection.reader();
             while left > 0 {
                 let Ok(bytes) = reader.fill_buf() else { break };
@@ -135,6 +151,11 @@ impl TlsStage {
     /// Returns the bytes to be sent.
     pub fn unsent(&self) -> &[u8] {
         &self.unsent[self.sent..]
+    }
+
+    /// Returns the number of bytes of memory that the stage takes, about.
+    pub const fn held_bytes(&self) -> usize {
+        TLS_COST_BYTES + self.held + self.unsent.capacity()
     }
 
     /// Removes bytes of [`TlsStage::unsent`] that were sent.

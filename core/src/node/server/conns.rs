@@ -36,6 +36,8 @@ pub(super) struct Conn {
     /// Whether its inbox has whole frames for a later turn.
     pub(super) is_parked: bool,
     pub(super) life: Life,
+    /// Bytes that TLS holds for it.
+    pub(super) tls_bytes: usize,
     /// Bytes that are counted for it in the buffered bytes of the server.
     pub(super) charged: u64,
     /// Time that its requests have used.
@@ -160,6 +162,7 @@ impl Conns {
             to_send: false,
             is_parked: false,
             life: Life::Open,
+            tls_bytes: 0,
             charged: 0,
             usage: Usage::new(now),
             last_received_at: now,
@@ -222,7 +225,7 @@ impl Conns {
     /// Updates the bytes that are counted for a connection. Returns the change.
     pub(super) fn charge(&mut self, id: ConnId) -> Option<i64> {
         let conn = self.at(id)?;
-        let holds = (held_bytes(&conn.inbox) + conn.outbox.held_bytes()) as u64;
+        let holds = (held_bytes(&conn.inbox) + conn.outbox.held_bytes() + conn.tls_bytes) as u64;
         let change = holds.cast_signed() - conn.charged.cast_signed();
         conn.charged = holds;
         Some(change)

@@ -32,7 +32,11 @@ struct Rig {
 
 impl Rig {
     fn new(config: Option<ServerConfig>) -> Self {
-        let mut server = TlsServer::new(ServerLimits::default(), ServerInstance::from_seed(1));
+        Self::with(ServerLimits::default(), config)
+    }
+
+    fn with(limits: ServerLimits, config: Option<ServerConfig>) -> Self {
+        let mut server = TlsServer::new(limits, ServerInstance::from_seed(1));
         if let Some(config) = config {
             server.configure(config);
         }
@@ -245,6 +249,42 @@ fn a_slow_reader_gets_all_of_a_long_answer_and_stops_the_reading_of_its_requests
     assert!(client.plaintext.ends_with(&value));
     assert!(rig.server.wants_read(client.conn));
     assert!(rig.server.unsent(client.conn).is_empty());
+}
+
+#[test]
+fn what_tls_holds_counts_as_buffered_bytes_of_its_connection() {
+    let authority = Authority::new();
+    let limits = ServerLimits { buffered_bytes_max: 200_000, ..ServerLimits::default() };
+    let mut rig = Rig::with(limits, Some(authority.server(&[HOST], None)));
+    let mut client = Client::new(&mut rig, 0, &authority.client(None));
+    let held = |rig: &Rig| rig.server.stats().buffered_bytes;
+    client.deliver(&mut rig).expect("a handshake");
+    let idle = held(&rig);
+    assert!((16 * 1024..24 * 1024).contains(&idle), "{idle}");
+    client.send(&mut rig, &hello()).expect("sent");
+    assert!(held(&rig) <= idle + 4096, "{}", held(&rig));
+    // Part of a record, which the server does not see.
+    assert_eq!(client.stage.send(&[b'x'; 16_000]), 16_000);
+    let record = client.stage.unsent().to_vec();
+    client.stage.sent(record.len());
+    rig.feed(Input::Received { conn: client.conn, bytes: &record[..12_000] });
+    assert!(held(&rig) >= idle + 12_000, "{}", held(&rig));
+    // Clients whose ClientHello says nothing of its end.
+    for index in 1..100 {
+        let conn = rig.connect(index);
+        rig.feed(Input::Received { conn, bytes: &[0x16, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc] });
+        rig.feed(Input::Received { conn, bytes: &vec![0; 15_000] });
+    }
+    assert!(held(&rig) <= 200_000, "{}", held(&rig));
+    let full = CloseReason::BuffersFull(200_000);
+    assert!(rig.closed.len() > 90 && rig.closed.values().all(|&reason| reason == full), "{:?}", rig.closed);
+    for index in 1..100 {
+        let conn = ConnId { index, generation: 0 };
+        if !rig.closed.contains_key(&conn) {
+            rig.feed(Input::Lost { conn, os_error: 104 });
+        }
+    }
+    assert!(held(&rig) < idle + 17_000, "{}", held(&rig));
 }
 
 #[test]
