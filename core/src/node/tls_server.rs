@@ -1,5 +1,9 @@
 //! A server and the TLS of its connections, with the interface of [`Server`]: received bytes and bytes to be sent are
 //! those of the sockets.
+//!
+//! A step of a handshake costs as much as thousands of requests, and a client that nobody knows may ask for it. So each
+//! turn, from one input to the end of its outputs, has time for one. The bytes of further handshakes wait for
+//! [`Input::Tick`]s.
 
 use super::server::{Input, InputError, Output, Server, ServerInstance, Stats, TLS_FIRST_BYTE};
 use crate::ids::ConnId;
@@ -21,6 +25,12 @@ pub struct TlsServer {
     transports: Vec<Option<Transport>>,
     /// Connections with bytes to be sent of which the server does not know.
     to_send: VecDeque<ConnId>,
+    /// Connections with bytes for their handshakes, for later turns.
+    waiting: VecDeque<ConnId>,
+    /// Whether a step of a handshake was done in this turn.
+    is_turn_used: bool,
+    /// Connection that the caller may read again.
+    readable: Option<ConnId>,
     /// Closed connection whose last bytes may still be sent.
     closed: Option<ConnId>,
     /// Scratch buffer.
@@ -40,6 +50,8 @@ enum Transport {
 #[derive(Debug)]
 struct Secured {
     stage: TlsStage,
+    /// Received bytes for a later turn.
+    waiting: Vec<u8>,
     /// Number of the server's bytes that are in the ciphertext and that it does not know to be sent.
     sealed: usize,
     is_queued: bool,
@@ -55,6 +67,9 @@ impl TlsServer {
             config: None,
             transports: Vec::new(),
             to_send: VecDeque::new(),
+            waiting: VecDeque::new(),
+            is_turn_used: false,
+            readable: None,
             closed: None,
             plaintext: Vec::new(),
         }
@@ -77,17 +92,22 @@ impl TlsServer {
 
     /// Returns when [`Input::Tick`] is due at the latest.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.server.poll_timeout()
+        let waiting = (!self.waiting.is_empty()).then_some(Instant::ORIGIN);
+        waiting.or_else(|| self.server.poll_timeout())
     }
 
     /// Returns when the caller may accept the next connection, as [`Server::accepts_at`] does.
     pub fn accepts_at(&self) -> Option<Instant> {
-        self.server.accepts_at()
+        let at = self.server.accepts_at()?;
+        // Those that wait for the server have not had their time yet.
+        Some(if self.waiting.is_empty() { at } else { Instant::MAX })
     }
 
     /// Returns whether the caller may read from `conn`.
     pub fn wants_read(&self, conn: ConnId) -> bool {
-        self.server.wants_read(conn)
+        let waits =
+            matches!(self.transport(conn), Some(Transport::Tls(secured)) if !secured.waiting.is_empty());
+        !waits && self.server.wants_read(conn)
     }
 
     /// Returns the bytes to send to `conn` next. After [`Output::Close`] they are the last ones, of which the caller
@@ -122,6 +142,11 @@ impl TlsServer {
                 Ok(())
             }
             Input::Received { conn, bytes } => self.receive(now, conn, bytes),
+            Input::AcceptFailed if !self.waiting.is_empty() => Ok(()),
+            Input::Tick => {
+                self.serve_waiting(now)?;
+                self.server.handle(now, input)
+            }
             Input::Sent { conn, bytes } if self.transport(conn).is_some() => self.sent(now, conn, bytes),
             input => self.server.handle(now, input),
         }
@@ -130,6 +155,9 @@ impl TlsServer {
     /// Returns the next action. The caller drains it after every input.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.forget_closed();
+        if let Some(conn) = self.readable.take() {
+            return Some(Output::Read { conn });
+        }
         loop {
             while let Some(conn) = self.to_send.pop_front() {
                 if let Some(Transport::Tls(secured)) = self.transport_mut(conn) {
@@ -137,11 +165,18 @@ impl TlsServer {
                     return Some(Output::Transmit { conn });
                 }
             }
-            match self.server.poll_output()? {
+            let Some(output) = self.server.poll_output() else {
+                self.is_turn_used = false;
+                return None;
+            };
+            match output {
                 Output::Transmit { conn } if self.transport(conn).is_some() => self.seal(conn),
                 Output::Close { conn } => {
                     if let Some(Transport::Tls(secured)) = self.transport_mut(conn) {
                         secured.stage.close();
+                        if !secured.waiting.is_empty() {
+                            self.waiting.retain(|&other| other != conn);
+                        }
                     }
                     self.closed = Some(conn);
                     return Some(Output::Close { conn });
@@ -177,20 +212,57 @@ impl TlsServer {
             match first {
                 TLS_FIRST_BYTE => {
                     let stage = TlsStage::server(config);
-                    let secured = Secured { stage, sealed: 0, is_queued: false, is_bound: false };
+                    let secured =
+                        Secured { stage, waiting: Vec::new(), sealed: 0, is_queued: false, is_bound: false };
                     self.transports[conn.index as usize] = Some(Transport::Tls(Box::new(secured)));
                 }
                 first if first == MAGIC[0] => return self.refuse(now, conn),
                 _ => self.transports[conn.index as usize] = None,
             }
         }
-        let Self { server, transports, plaintext, .. } = self;
+        let Self { server, transports, waiting, is_turn_used, .. } = self;
         let Some(Some(Transport::Tls(secured))) = transports.get_mut(conn.index as usize) else {
             return server.handle(now, Input::Received { conn, bytes });
         };
+        if !secured.stage.is_handshaking() || (!*is_turn_used && waiting.is_empty()) {
+            return self.decrypt(now, conn, bytes);
+        }
+        if secured.waiting.is_empty() {
+            waiting.push_back(conn);
+        }
+        secured.waiting.extend_from_slice(bytes);
+        server.charge_tls(conn, secured.held_bytes());
+        Ok(())
+    }
+
+    /// Goes on with the handshake that has waited for longest.
+    fn serve_waiting(&mut self, now: Instant) -> Result<(), InputError> {
+        if self.is_turn_used {
+            return Ok(());
+        }
+        let Some(conn) = self.waiting.pop_front() else { return Ok(()) };
+        let Some(Transport::Tls(secured)) = self.transport_mut(conn) else { return Ok(()) };
+        let bytes = core::mem::take(&mut secured.waiting);
+        if !self.server.has(conn) {
+            return Ok(());
+        }
+        (self.is_turn_used, self.readable) = (true, Some(conn));
+        self.decrypt(now, conn, &bytes)
+    }
+
+    /// Handles received bytes of a connection with TLS.
+    fn decrypt(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<(), InputError> {
+        let Self { server, transports, plaintext, is_turn_used, .. } = self;
+        let Some(Some(Transport::Tls(secured))) = transports.get_mut(conn.index as usize) else {
+            return Ok(());
+        };
         plaintext.clear();
+        let before = (secured.stage.is_handshaking(), secured.stage.unsent().len());
         let received = secured.stage.receive(bytes, plaintext);
         let is_ended = secured.stage.is_ended();
+        // Bytes that complete no message of a handshake cost little.
+        let after = (secured.stage.is_handshaking(), secured.stage.unsent().len());
+        *is_turn_used |= before.0 && before != after;
         if !secured.is_bound
             && let Some(channel) = secured.stage.binding()
         {
@@ -257,7 +329,13 @@ impl TlsServer {
             secured.is_queued = true;
             to_send.push_back(conn);
         }
-        // In whole pages, so that few changes are counted.
-        server.charge_tls(conn, secured.stage.held_bytes().next_multiple_of(PAGE_BYTES));
+        server.charge_tls(conn, secured.held_bytes());
+    }
+}
+
+impl Secured {
+    /// Returns the number of bytes of memory, in whole pages, so that few changes are counted.
+    fn held_bytes(&self) -> usize {
+        (self.stage.held_bytes() + self.waiting.capacity()).next_multiple_of(PAGE_BYTES)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::certificates::Authority;
 use crate::ids::ConnId;
-use crate::limits::{FrameLimits, ServerLimits};
+use crate::limits::{FrameLimits, ServerLimits, UngreetedLimits};
 use crate::node::server::{CloseReason, Event, Input, Output, ServerInstance};
 use crate::node::tls_server::TlsServer;
 use crate::prelude::*;
@@ -147,6 +147,12 @@ fn hello() -> Vec<u8> {
     };
     let mut bytes = MAGIC.to_vec();
     encode_frame(&mut bytes, Label::default(), &frame).expect("short");
+    bytes
+}
+
+fn ping() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_frame(&mut bytes, Label::default(), &ClientFrame::Heartbeat { nonce: 7 }).expect("short");
     bytes
 }
 
@@ -310,6 +316,53 @@ fn nothing_is_sent_to_a_connection_that_has_been_lost_but_the_end_of_tls() {
         }
     }
     assert_eq!(closes, 1);
+}
+
+#[test]
+fn a_turn_does_one_step_of_a_handshake_and_members_do_not_wait_for_the_others() {
+    let authority = Authority::new();
+    let ungreeted = UngreetedLimits { count_max: 5, time_min: Duration::ZERO };
+    let limits = ServerLimits { ungreeted, ..ServerLimits::default() };
+    let mut rig = Rig::with(limits, Some(authority.server(&[HOST], None)));
+    let config = authority.client(None);
+    let mut member = Client::new(&mut rig, 0, &config);
+    member.deliver(&mut rig).expect("a handshake");
+    member.send(&mut rig, &hello()).expect("sent");
+    let greeted = member.plaintext.len();
+    let mut others: Vec<Client> = (1..6).map(|index| Client::new(&mut rig, index, &config)).collect();
+    assert_eq!(rig.server.accepts_at(), Some(NOW), "in the place of the oldest");
+    // All of this arrives before the server's outputs are carried out.
+    for client in &mut others {
+        let bytes = client.stage.unsent().to_vec();
+        client.stage.sent(bytes.len());
+        rig.server.handle(NOW, Input::Received { conn: client.conn, bytes: &bytes }).expect("a legal input");
+    }
+    assert!(member.stage.send(&ping()) > 0);
+    let bytes = member.stage.unsent().to_vec();
+    member.stage.sent(bytes.len());
+    rig.feed(Input::Received { conn: member.conn, bytes: &bytes });
+    member.deliver(&mut rig).expect("an answer");
+    assert!(member.plaintext.len() > greeted, "the member is served at once");
+    let answered = |rig: &Rig| -> Vec<u32> { rig.got.keys().map(|conn| conn.index).collect() };
+    assert_eq!(answered(&rig), [1], "one handshake");
+    assert_eq!(rig.server.accepts_at(), Some(Instant::MAX), "the others have not had their time");
+    rig.feed(Input::AcceptFailed);
+    let wants_read = |rig: &Rig| others.iter().filter(|client| rig.server.wants_read(client.conn)).count();
+    assert_eq!((wants_read(&rig), rig.server.poll_timeout()), (1, Some(Instant::ORIGIN)));
+    // One that has gone is left out.
+    rig.feed(Input::Lost { conn: others[1].conn, os_error: 104 });
+    for index in [3, 4, 5] {
+        rig.feed(Input::Tick);
+        assert!(answered(&rig).ends_with(&[index]), "{:?}", answered(&rig));
+    }
+    assert_eq!((wants_read(&rig), rig.server.accepts_at()), (4, None));
+    others.remove(1);
+    for client in &mut others {
+        client.deliver(&mut rig).expect("a handshake");
+        client.send(&mut rig, &hello()).expect("sent");
+        assert!(!client.plaintext.is_empty(), "WELCOME");
+    }
+    assert_eq!(rig.server.stats().sessions, 5);
 }
 
 #[test]
