@@ -192,6 +192,10 @@ impl ReplyPart {
     }
 }
 
+/// Most calls that are pipelined on one connection of this library's clients: one number for all of them, so that the
+/// code exists once.
+pub const PENDING: usize = 64;
+
 /// Client side of one connection, with a table of up to `PENDING` calls.
 #[derive(Debug)]
 pub struct ClientConn<const PENDING: usize> {
@@ -247,7 +251,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         id: CallId,
         call: &Call<'_>,
         mode: GetMode,
-        out: &mut impl Sink,
+        out: &mut dyn Sink,
     ) -> Result<(), BeginError> {
         self.may_begin()?;
         call.check_limits(&self.limits.frame).map_err(BeginError::Limit)?;
@@ -274,7 +278,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
     ///
     /// # Errors
     /// [`BeginError::Unknown`] if the call did not request it, [`BeginError::Space`] if `out` has too little space.
-    pub fn proceed(&mut self, id: CallId, call: &Call<'_>, out: &mut impl Sink) -> Result<(), BeginError> {
+    pub fn proceed(&mut self, id: CallId, call: &Call<'_>, out: &mut dyn Sink) -> Result<(), BeginError> {
         let mut entry = match self.entries.front() {
             Some(entry) if entry.id == id && entry.parked && entry.operation == call.operation() => *entry,
             _ => return Err(BeginError::Unknown),
@@ -411,7 +415,7 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         self.nonce
     }
 
-    fn encode(&mut self, entry: &mut Entry, call: &Call<'_>, out: &mut impl Sink) -> Result<(), BeginError> {
+    fn encode(&mut self, entry: &mut Entry, call: &Call<'_>, out: &mut dyn Sink) -> Result<(), BeginError> {
         entry.prefix = self.stale && entry.step.clears_stale();
         entry.nonce = self.nonce.wrapping_add(1);
         entry.cancelled = entry.step == Step::BarrierOnce;

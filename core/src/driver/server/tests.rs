@@ -1,7 +1,7 @@
 use super::*;
 use crate::driver::testing::{TemporaryFile, is_alone, take_descriptors};
-use socket2::Socket;
 use crate::limits::UngreetedLimits;
+use socket2::Socket;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::vec::Vec;

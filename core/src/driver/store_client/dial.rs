@@ -1,7 +1,7 @@
 //! Opening of a connection in the calling thread.
 
 use super::pool::{Ended, Registration, Ticket};
-use super::wire::{BlockingSocket, ExchangeError, PENDING, Timer, Wire};
+use super::wire::{BlockingSocket, ExchangeError, Timer, Wire};
 use super::{CANCELLED, Client, Span};
 use crate::driver::clock::from_now;
 use crate::driver::last_try::FailedTry;
@@ -11,6 +11,7 @@ use crate::driver::socket::{classify, finish_connect, open_socket, start_connect
 use crate::error::{Cause, ErrorKind, Failure, Phase};
 use crate::node::client::Sent;
 use crate::node::client::link::Link;
+use crate::store::client_conn::PENDING;
 use crate::store::dial::{DialInput, DialOutput, DialState, Rounds};
 use core::net::SocketAddr;
 use std::os::fd::AsFd;

@@ -7,13 +7,13 @@ use crate::driver::take::Take;
 use crate::error::{Cause, ErrorKind, Failure, Phase, Violation};
 use crate::node::client::{Sent, given_up};
 use crate::store::call::{Call, CallId, GetMode, Outcome};
-use crate::store::client_conn::{BeginError, ClientConn, Event, GiveUp};
+use crate::store::client_conn::{BeginError, ClientConn, Event, GiveUp, PENDING};
 use socket2::Socket;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 
-/// Maximum number of calls in the table of a blocking connection: the one in progress, and some abandoned ones.
-pub(super) const PENDING: usize = 4;
+/// Maximum number of abandoned calls of a connection that is kept.
+const ABANDONED_MAX: usize = 2;
 
 /// Size in bytes of a new connection's buffers, and maximum size of those that an idle connection keeps.
 const BUFFER_BYTES: usize = 1024;
@@ -133,7 +133,7 @@ impl Wire {
             }
         }
         self.used = now;
-        self.conn.pending() + 1 < PENDING
+        self.conn.pending() <= ABANDONED_MAX
     }
 }
 

@@ -9,14 +9,11 @@ use crate::node::client::{Age, Resolution, Sent, begin_failure, violation_failur
 use crate::ordered::Set;
 use crate::prelude::*;
 use crate::store::call::CallId;
-use crate::store::client_conn::{BeginError, Event, GiveUp};
+use crate::store::client_conn::{BeginError, Event, GiveUp, PENDING};
 use crate::store::dial::{DialInput, DialOutput, DialState, Rounds};
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
 use slab::Slab;
-
-/// Most calls that are pipelined on one connection.
-const PENDING: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct PooledConnection {

@@ -179,7 +179,7 @@ impl Step {
 }
 
 /// Encodes the requests of a step.
-pub(super) fn encode_step(out: &mut impl Sink, step: Step, call: &Call<'_>, prefix: bool, nonce: u32) {
+pub(super) fn encode_step(out: &mut dyn Sink, step: Step, call: &Call<'_>, prefix: bool, nonce: u32) {
     if prefix {
         encode_frame(out, &Frame::Request(Request::CancelWait));
     }

@@ -20,6 +20,7 @@ pub(super) struct Order {
 
 impl Order {
     /// Inserts a slot with a new key.
+    #[inline(never)]
     pub(super) fn insert<'k>(&mut self, id: SlotId, key_of: impl Fn(SlotId) -> &'k [u8]) {
         let key = key_of(id);
         let last = self.chunks.len().saturating_sub(1);

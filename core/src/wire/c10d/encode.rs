@@ -5,7 +5,7 @@ use crate::store::op::{Key, Keys, Request};
 use crate::wire::sink::Sink;
 
 /// Encodes a frame. With a [`crate::wire::sink::Length`] as the sink, it computes the length.
-pub fn encode_frame(out: &mut impl Sink, frame: &Frame<'_>) {
+pub fn encode_frame(out: &mut dyn Sink, frame: &Frame<'_>) {
     match frame {
         Frame::Validate { magic } => u32_field(out, Opcode::Validate, *magic),
         Frame::Ping { nonce } => u32_field(out, Opcode::Ping, *nonce),
@@ -13,7 +13,7 @@ pub fn encode_frame(out: &mut impl Sink, frame: &Frame<'_>) {
     }
 }
 
-fn encode_request(out: &mut impl Sink, request: &Request<'_>) {
+fn encode_request(out: &mut dyn Sink, request: &Request<'_>) {
     match *request {
         Request::Set { key, value } => key_value(out, Opcode::Set, key, value),
         Request::CompareSet { key, expected, desired } => {
@@ -45,27 +45,27 @@ fn encode_request(out: &mut impl Sink, request: &Request<'_>) {
     }
 }
 
-fn u32_field(out: &mut impl Sink, opcode: Opcode, u32_field: u32) {
+fn u32_field(out: &mut dyn Sink, opcode: Opcode, u32_field: u32) {
     out.put(&[opcode as u8]);
     out.put(&u32_field.to_le_bytes());
 }
 
-fn key_only(out: &mut impl Sink, opcode: Opcode, key: Key<'_>) {
+fn key_only(out: &mut dyn Sink, opcode: Opcode, key: Key<'_>) {
     out.put(&[opcode as u8]);
     put_key(out, key);
 }
 
-fn key_value(out: &mut impl Sink, opcode: Opcode, key: Key<'_>, value: &[u8]) {
+fn key_value(out: &mut dyn Sink, opcode: Opcode, key: Key<'_>, value: &[u8]) {
     key_only(out, opcode, key);
     string(out, value);
 }
 
-fn key_number(out: &mut impl Sink, opcode: Opcode, key: Key<'_>, number: i64) {
+fn key_number(out: &mut dyn Sink, opcode: Opcode, key: Key<'_>, number: i64) {
     key_only(out, opcode, key);
     out.put(&number.to_le_bytes());
 }
 
-fn key_list(out: &mut impl Sink, opcode: Opcode, keys: Keys<'_>) {
+fn key_list(out: &mut dyn Sink, opcode: Opcode, keys: Keys<'_>) {
     out.put(&[opcode as u8]);
     out.put(&(keys.len() as u64).to_le_bytes());
     for key in keys.iter() {
@@ -73,14 +73,14 @@ fn key_list(out: &mut impl Sink, opcode: Opcode, keys: Keys<'_>) {
     }
 }
 
-fn put_key(out: &mut impl Sink, key: Key<'_>) {
+fn put_key(out: &mut dyn Sink, key: Key<'_>) {
     out.put(&(key.len() as u64).to_le_bytes());
     for part in key.pieces() {
         out.put(part);
     }
 }
 
-fn string(out: &mut impl Sink, bytes: &[u8]) {
+fn string(out: &mut dyn Sink, bytes: &[u8]) {
     out.put(&(bytes.len() as u64).to_le_bytes());
     out.put(bytes);
 }
