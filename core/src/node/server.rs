@@ -11,13 +11,14 @@ mod instance;
 mod memory;
 mod native;
 mod pacing;
+mod wakes;
 
 pub use event::{CloseReason, Event, Input, InputError, Output, Severity, Stats};
 pub use instance::ServerInstance;
 pub use native::why_over;
 
 use crate::access::Access;
-use crate::ids::{ConnId, WaiterId};
+use crate::ids::ConnId;
 use crate::limits::{COPIED_BYTES_PER_UNIT, ServerLimits};
 use crate::prelude::*;
 use crate::store::engine::{ApplyError, Engine};
@@ -30,7 +31,7 @@ use crate::wire::sink::Sink as _;
 use alloc::collections::VecDeque;
 use conns::{Conn, Conns, Greeting, Life, Protocol};
 use deadlines::{Deadline, Deadlines};
-use native::{Native, ServerContext};
+use native::{Native, ServerContext, notify_released};
 use pacing::Pacing;
 
 /// Rest of an input after its requests have been executed.
@@ -372,10 +373,15 @@ impl Server {
     fn serve_c10d(&mut self, id: ConnId, input: &[u8]) -> Result<(usize, Rest), CloseReason> {
         let mut used = 0;
         loop {
-            let Self { conns, engine, limits, stats, native, budget, .. } = &mut *self;
+            let Self { conns, engine, limits, budget, .. } = &mut *self;
             let is_over = budget.spend(engine, conns);
             let (Some(conn), pool) = conns.parts(id) else { return Ok((used, Rest::Nothing)) };
+            let Protocol::C10d(machine) = &mut conn.protocol else { return Ok((used, Rest::Nothing)) };
             if used == input.len() {
+                let queues = machine.cancelled_wakes();
+                if !queues.is_empty() {
+                    self.pass_on(&queues);
+                }
                 return Ok((used, Rest::Nothing));
             }
             if is_over {
@@ -384,15 +390,8 @@ impl Server {
             if conn.outbox.len() >= limits.unsent_bytes_high {
                 return Ok((used, Rest::Resting));
             }
-            let Protocol::C10d(machine) = &mut conn.protocol else { return Ok((used, Rest::Nothing)) };
+            let begun = used;
             let request = match machine.next(&input[used..], &limits.frame, &mut conn.outbox.writer(pool)) {
-                Ok(Next::Request { request: Request::ListKeys, bytes }) => {
-                    if !self.list_keys(id)? {
-                        return Ok((used, Rest::Parked));
-                    }
-                    used += bytes;
-                    continue;
-                }
                 Ok(Next::Request { request, bytes }) => {
                     used += bytes;
                     budget.copied(bytes);
@@ -408,6 +407,17 @@ impl Server {
                 }
                 Err(error) => return Err(CloseReason::Protocol(error)),
             };
+            let queues = machine.unused_wakes(&request);
+            if !queues.is_empty() {
+                self.pass_on(&queues);
+            }
+            if let Request::ListKeys = request {
+                if !self.list_keys(id)? {
+                    return Ok((begun, Rest::Parked));
+                }
+                continue;
+            }
+            let Self { conns, engine, limits, stats, native, .. } = &mut *self;
             stats.requests += 1;
             let applied = match engine.apply(id, &request) {
                 Ok(applied) => applied,
@@ -416,16 +426,7 @@ impl Server {
                     return Err(CloseReason::Refused(error));
                 }
             };
-            for &waiter in applied.released {
-                match waiter {
-                    WaiterId::Conn(other) => conns.release(other),
-                    WaiterId::Request(index) => {
-                        if let Some(native) = native {
-                            native.released(index);
-                        }
-                    }
-                }
-            }
+            notify_released(conns, native.as_deref_mut(), applied.released, request.pushed_queue());
             let (Some(conn), pool) = conns.parts(id) else { return Ok((used, Rest::Nothing)) };
             if let Err(bytes) = answer(&mut conn.outbox, &applied.answer, limits.answer_bytes_max, pool) {
                 return Err(CloseReason::AnswerTooLong(bytes));
@@ -433,9 +434,7 @@ impl Server {
             if !conn.to_send {
                 conns.want_to_send(id);
             }
-            if self.native.as_ref().is_some_and(|native| native.has_released()) {
-                self.with_native(Native::serve_released);
-            }
+            self.serve_released();
         }
     }
 
@@ -574,11 +573,12 @@ impl Server {
     /// Removes a half-closed connection whose frames have been served and which has no unsent answers. The rest of its
     /// inbox is an incomplete frame.
     fn end_if_half_closed(&mut self, id: ConnId) {
-        let is_over =
-            |conn: &Conn| conn.life == Life::HalfClosed && !conn.is_parked && conn.outbox.is_empty();
-        if self.conns.get(id).is_some_and(is_over) {
-            self.remove(id, CloseReason::PeerClosed);
+        let is_served = |conn: &&Conn| conn.life == Life::HalfClosed && !conn.is_parked;
+        let Some(conn) = self.conns.get(id).filter(is_served) else { return };
+        if conn.outbox.is_empty() {
+            return self.remove(id, CloseReason::PeerClosed);
         }
+        self.end_waits(id);
     }
 
     /// Gives the next kind of work of a tick a budget of its own.
@@ -628,7 +628,7 @@ impl Server {
     /// Stops reading from a connection and closes it once its answers have been sent. Its waits end now: an item of a
     /// queue must not go to a client that can no longer fetch it.
     fn close_when_sent(&mut self, id: ConnId, reason: CloseReason) {
-        self.engine.forget_waits(id);
+        self.end_waits(id);
         let (Some(conn), pool) = self.conns.parts(id) else { return };
         if matches!(conn.life, Life::Closing(_)) {
             return;
@@ -647,12 +647,12 @@ impl Server {
     }
 
     fn remove(&mut self, id: ConnId, reason: CloseReason) {
+        self.end_waits(id);
         let Some(conn) = self.conns.remove(id) else { return };
         if !conn.is_known {
             self.forget_ungreeted(id);
         }
         self.pacing.forget_light(id);
-        self.engine.forget_waits(id);
         self.stats.connections -= 1;
         self.stats.buffered_bytes -= conn.charged;
         if let Some(slots) = self.conns.shrink_slots(self.stats.connections) {

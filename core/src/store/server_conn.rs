@@ -5,8 +5,9 @@ mod outbox;
 pub use outbox::{BufferPool, Outbox, POOLED_BYTES_MAX, Writer as OutboxWriter, held_bytes};
 
 use crate::limits::FrameLimits;
+use crate::prelude::*;
 use crate::store::engine::{Answer, Readiness};
-use crate::store::op::Request;
+use crate::store::op::{Key, Request};
 use crate::store::value_ref::ValueRef;
 use crate::wire::c10d::{
     Frame, FrameError, MAGIC, NOT_READY, READY, STOP_WAITING, Scan, Scanner, WAIT_CANCELED, parse_frame,
@@ -48,11 +49,17 @@ enum Phase {
 pub struct ServerConn {
     phase: Phase,
     scanner: Scanner,
+    /// Queues whose pushes have woken the client, for an item that it has not popped yet. At most as many as it may
+    /// have waits: it gets no more without a request.
+    wakes: Vec<Box<[u8]>>,
+    /// Whether the client has cancelled its waits after these wake-ups. It may still pop: a CANCEL_WAIT that clears a
+    /// stale registration comes in the same write as the QUEUE_POP.
+    is_cancelled: bool,
 }
 
 impl Default for ServerConn {
     fn default() -> Self {
-        Self { phase: Phase::Greeting, scanner: Scanner::default() }
+        Self { phase: Phase::Greeting, scanner: Scanner::default(), wakes: Vec::new(), is_cancelled: false }
     }
 }
 
@@ -96,6 +103,55 @@ impl ServerConn {
             // A second greeting is as invalid as an unknown opcode.
             Some(Frame::Validate { .. }) | None => Err(FrameError::Opcode(input[0])),
         }
+    }
+
+    /// Notes that a push to `queue` has woken the client. A push wakes one client, so the owner has to wake another one
+    /// if this one does not pop.
+    pub fn note_wake(&mut self, queue: Key<'_>) {
+        self.wakes.push(queue.pieces().concat().into());
+        self.is_cancelled = false;
+    }
+
+    /// Returns the queues whose wake-ups the client does not use, because `request` is something else than a QUEUE_POP
+    /// there. A PING is no request.
+    #[inline]
+    pub fn unused_wakes(&mut self, request: &Request<'_>) -> Vec<Box<[u8]>> {
+        if self.wakes.is_empty() { Vec::new() } else { self.use_wakes(request) }
+    }
+
+    #[cold]
+    fn use_wakes(&mut self, request: &Request<'_>) -> Vec<Box<[u8]>> {
+        match request {
+            Request::CancelWait => {
+                self.is_cancelled = true;
+                return Vec::new();
+            }
+            Request::QueuePop { key } => {
+                if let Some(index) = self.wakes.iter().position(|queue| Key::raw(queue) == *key) {
+                    self.wakes.swap_remove(index);
+                    return Vec::new();
+                }
+            }
+            _ => {}
+        }
+        self.take_wakes()
+    }
+
+    /// As [`ServerConn::unused_wakes`], when nothing follows the last request.
+    #[inline]
+    pub fn cancelled_wakes(&mut self) -> Vec<Box<[u8]>> {
+        if self.is_cancelled { self.take_wakes() } else { Vec::new() }
+    }
+
+    /// As [`ServerConn::unused_wakes`], when the client sends no more requests.
+    pub fn take_wakes(&mut self) -> Vec<Box<[u8]>> {
+        self.is_cancelled = false;
+        core::mem::take(&mut self.wakes)
+    }
+
+    /// Returns the number of bytes that the connection holds.
+    pub fn held_bytes(&self) -> usize {
+        self.wakes.iter().map(|queue| queue.len()).sum()
     }
 
     fn greet<'a>(&mut self, input: &'a [u8]) -> Result<Next<'a>, FrameError> {

@@ -8,6 +8,7 @@ use crate::ids::ConnId;
 use crate::prelude::*;
 use crate::shared::SharedBytes;
 use crate::store::engine::Listing;
+use crate::store::op::Key;
 use crate::store::server_conn::{self, BufferPool, Outbox, OutboxWriter, ServerConn, held_bytes};
 use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
@@ -180,11 +181,14 @@ impl Conns {
         Some(conn)
     }
 
-    /// Sends a c10d connection that its wait or barrier has ended.
+    /// Sends a c10d connection that its wait or barrier has ended, perhaps by a push to a queue.
     #[inline]
-    pub(super) fn release(&mut self, id: ConnId) {
+    pub(super) fn release(&mut self, id: ConnId, pushed: Option<Key<'_>>) {
         if let (Some(conn), pool) = self.parts(id) {
             server_conn::release(&mut conn.outbox.writer(pool));
+            if let (Some(queue), Protocol::C10d(machine)) = (pushed, &mut conn.protocol) {
+                machine.note_wake(queue);
+            }
             self.want_to_send(id);
         }
     }
@@ -225,7 +229,8 @@ impl Conns {
     /// Updates the bytes that are counted for a connection. Returns the change.
     pub(super) fn charge(&mut self, id: ConnId) -> Option<i64> {
         let conn = self.at(id)?;
-        let holds = (held_bytes(&conn.inbox) + conn.outbox.held_bytes() + conn.tls_bytes) as u64;
+        let machine = if let Protocol::C10d(machine) = &conn.protocol { machine.held_bytes() } else { 0 };
+        let holds = (held_bytes(&conn.inbox) + conn.outbox.held_bytes() + machine + conn.tls_bytes) as u64;
         let change = holds.cast_signed() - conn.charged.cast_signed();
         conn.charged = holds;
         Some(change)

@@ -10,6 +10,7 @@ mod waiting;
 mod watching;
 
 pub use rounds::why_over;
+pub(super) use store::notify_released;
 
 use super::conns::{Conns, Greeting, Protocol};
 use super::event::{CloseReason, Event, Stats};

@@ -371,6 +371,136 @@ fn a_connection_that_is_expelled_waits_no_more_though_its_answers_are_unread() {
     assert_eq!(rig.got(good), [0], "the item goes to the connection that can still fetch it");
 }
 
+fn push(queue: &[u8]) -> Vec<u8> {
+    frame(Request::QueuePush { key: Key::raw(queue), value: b"item" })
+}
+
+fn pop(queue: &[u8]) -> Vec<u8> {
+    frame(Request::QueuePop { key: Key::raw(queue) })
+}
+
+/// Returns a server with two connections that wait for an item of a queue, the first of which a push has woken.
+fn woken(limits: ServerLimits) -> (Rig, ConnId, ConnId) {
+    let mut rig = Rig::new(limits);
+    let (first, second, producer) = (rig.greeted(0), rig.greeted(1), rig.greeted(2));
+    rig.send(first, &wait(b"q"));
+    rig.send(second, &wait(b"q"));
+    rig.send(producer, &push(b"q"));
+    assert_eq!((rig.got(first), rig.got(second)), (vec![0], vec![]));
+    (rig, first, second)
+}
+
+#[test]
+fn a_woken_client_whose_connection_ends_before_it_pops_passes_the_wake_up_on() {
+    let ends: [fn(&mut Rig, ConnId); 4] = [
+        |rig, conn| rig.feed(Input::Lost { conn, os_error: 104 }),
+        |rig, conn| rig.feed(Input::HostSilent { conn, os_error: 110 }),
+        |rig, conn| rig.feed(Input::ReadClosed { conn }),
+        |rig, conn| rig.send(conn, &[42]),
+    ];
+    for end in ends {
+        let (mut rig, first, second) = woken(ServerLimits::default());
+        end(&mut rig, first);
+        assert_eq!(rig.got(second), [0]);
+        rig.send(second, &pop(b"q"));
+        assert_eq!(rig.got(second), [&1u64.to_le_bytes()[..], &4u64.to_le_bytes(), b"item"].concat());
+    }
+}
+
+#[test]
+fn a_woken_client_that_sends_no_more_passes_the_wake_up_on_though_its_answers_are_unread() {
+    let (mut rig, first, second) = woken(ServerLimits::default());
+    rig.window = 0;
+    // These bytes are answered, and begin a frame whose rest never comes.
+    let mut ping = Wire(Vec::new());
+    encode_frame(&mut ping, &Frame::Ping { nonce: 1 });
+    rig.send(first, &[&ping.0[..], &wait(b"q")[..3]].concat());
+    rig.feed(Input::ReadClosed { conn: first });
+    assert!(rig.closed.is_empty(), "its answer is unread");
+    rig.window = usize::MAX;
+    rig.pump(second);
+    assert_eq!(rig.got(second), [0]);
+}
+
+#[test]
+fn a_woken_client_that_cancels_passes_the_wake_up_on() {
+    let (mut rig, first, second) = woken(ServerLimits::default());
+    rig.send(first, &frame(Request::CancelWait));
+    assert_eq!((rig.got(first), rig.got(second)), (vec![1], vec![0]));
+    // It is passed on once.
+    rig.feed(Input::Lost { conn: first, os_error: 104 });
+    assert_eq!(rig.got(second), []);
+}
+
+#[test]
+fn a_woken_client_that_requests_something_else_passes_the_wake_up_on() {
+    for request in [
+        get(b"k"),
+        pop(b"other"),
+        push(b"other"),
+        wait(b"q"),
+        frame(Request::NumKeys),
+        frame(Request::ListKeys),
+    ] {
+        let (mut rig, first, second) = woken(ServerLimits::default());
+        rig.send(first, &request);
+        assert_eq!(rig.got(second), [0], "{request:?}");
+    }
+}
+
+#[test]
+fn a_woken_client_that_pops_keeps_the_wake_up() {
+    let cancel = frame(Request::CancelWait);
+    for request in [pop(b"q"), [cancel, pop(b"q")].concat()] {
+        let (mut rig, first, second) = woken(ServerLimits::default());
+        rig.send(first, &request);
+        assert!(rig.got(first).ends_with(b"item"));
+        assert_eq!(rig.got(second), []);
+        rig.feed(Input::Lost { conn: first, os_error: 104 });
+        assert_eq!(rig.got(second), []);
+        let producer = ConnId { index: 2, generation: 0 };
+        rig.send(producer, &push(b"q"));
+        assert_eq!(rig.got(second), [0]);
+    }
+}
+
+#[test]
+fn a_wake_up_by_a_value_is_no_item() {
+    let mut rig = rig();
+    let (first, second, other) = (rig.greeted(0), rig.greeted(1), rig.greeted(2));
+    rig.send(first, &wait(b"q"));
+    rig.send(other, &[set(b"q", b"v"), frame(Request::Delete { key: Key::raw(b"q") })].concat());
+    rig.send(second, &wait(b"q"));
+    assert_eq!((rig.got(first), rig.got(second)), (vec![0], vec![]));
+    rig.feed(Input::Lost { conn: first, os_error: 104 });
+    assert_eq!(rig.got(second), []);
+}
+
+#[test]
+fn a_client_that_was_woken_twice_may_pop_twice() {
+    let mut rig = rig();
+    let (first, second, producer) = (rig.greeted(0), rig.greeted(1), rig.greeted(2));
+    rig.send(first, &[wait(b"q"), wait(b"q"), wait(b"r")].concat());
+    rig.send(second, &[wait(b"q"), wait(b"r")].concat());
+    rig.send(producer, &[push(b"q"), push(b"q"), push(b"r")].concat());
+    assert_eq!((rig.got(first), rig.got(second)), (vec![0; 3], vec![]));
+    rig.send(first, &[pop(b"q"), pop(b"r")].concat());
+    assert_eq!(rig.got(second), [], "one item is left for its other wake-up");
+    rig.feed(Input::Lost { conn: first, os_error: 104 });
+    assert_eq!(rig.got(second), [0]);
+}
+
+#[test]
+fn wake_ups_are_counted_with_the_bytes_of_their_connection() {
+    let mut rig = rig();
+    let (first, producer) = (rig.greeted(0), rig.greeted(1));
+    rig.send(first, &wait(&[b'q'; 1000]));
+    rig.send(producer, &push(&[b'q'; 1000]));
+    assert_eq!(rig.server.stats().buffered_bytes, 1000);
+    rig.send(first, &pop(&[b'q'; 1000]));
+    assert_eq!(rig.server.stats().buffered_bytes, 0);
+}
+
 #[test]
 fn inputs_for_connections_that_are_gone_are_refused() {
     let mut rig = rig();

@@ -1,8 +1,8 @@
 //! Store requests of native clients, both those that are answered at once and those that wait.
 
 use super::jobs::Job;
-use super::waiting::{Awaited, Pending, Waiting};
-use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis, removed_frame};
+use super::waiting::{Awaited, Pending};
+use super::{ANSWER_WORK, Conns, Native, RequestId, ServerContext, millis, removed_frame};
 use crate::ids::WaiterId;
 use crate::node::server::event::CloseReason;
 use crate::prelude::*;
@@ -65,7 +65,7 @@ impl Native {
                 match applied {
                     Ok(applied) => {
                         let holds = applied.holds;
-                        Released { conns: context.conns, requests: &mut self.waiting }.note(applied.released);
+                        notify_released(context.conns, Some(self), applied.released, None);
                         let revision = context.engine.revision();
                         self.answer(context, request, &ServerFrame::Outcome { holds, revision });
                     }
@@ -165,7 +165,7 @@ impl Native {
         // None of these requests waits, so the waiter's index is never used.
         let applied = context.engine.apply(WaiterId::Request(u32::MAX), &request);
         let applied = applied.map_err(|error| fault_of(&error))?;
-        Released { conns: context.conns, requests: &mut self.waiting }.note(applied.released);
+        notify_released(context.conns, Some(self), applied.released, request.pushed_queue());
         let outcome = match applied.answer {
             Answer::Number(number) => Outcome::Number(number),
             Answer::Readiness(readiness) => {
@@ -351,11 +351,6 @@ impl Native {
         self.fail(context, request, fault);
     }
 
-    /// Notes that the store has ended the wait of this request.
-    pub(in crate::node::server) fn released(&mut self, index: u32) {
-        self.waiting.release(index);
-    }
-
     pub(in crate::node::server) fn has_released(&self) -> bool {
         self.waiting.has_released()
     }
@@ -451,24 +446,26 @@ impl Native {
             && let (Awaited::Item, Some(key)) = (&pending.what, pending.keys().iter().next())
         {
             let released = context.engine.pass_on(key);
-            Released { conns: context.conns, requests: &mut self.waiting }.note(released);
+            notify_released(context.conns, Some(self), released, Some(key));
         }
         Some(pending)
     }
 }
 
-/// Destinations of the waiters that a request has released.
-struct Released<'r> {
-    conns: &'r mut super::Conns,
-    requests: &'r mut Waiting,
-}
-
-impl Released<'_> {
-    fn note(&mut self, released: &[WaiterId]) {
-        for &waiter in released {
-            match waiter {
-                WaiterId::Conn(conn) => self.conns.release(conn),
-                WaiterId::Request(index) => self.requests.release(index),
+/// Notifies the waiters that a request has released, perhaps one that has pushed to a queue.
+pub(in crate::node::server) fn notify_released(
+    conns: &mut Conns,
+    mut native: Option<&mut Native>,
+    released: &[WaiterId],
+    pushed: Option<Key<'_>>,
+) {
+    for &waiter in released {
+        match waiter {
+            WaiterId::Conn(conn) => conns.release(conn, pushed),
+            WaiterId::Request(index) => {
+                if let Some(native) = &mut native {
+                    native.waiting.release(index);
+                }
             }
         }
     }

@@ -405,6 +405,18 @@ fn both_languages_see_the_same_keys_and_wake_each_other() {
 }
 
 #[test]
+fn an_item_is_not_left_when_a_woken_c10d_client_dies_before_it_pops() {
+    let mut rig = rig();
+    let (native, c10d) = (rig.open(0, "n"), rig.greeted(1));
+    rig.send(c10d, &super::super::tests::wait(b"/q"));
+    rig.ask(native, 1, &ClientFrame::QueuePop { timeout_ms: 60_000, key: key("/q") });
+    rig.ask(native, 2, &ClientFrame::QueuePush { key: key("/q"), value: b"item" });
+    assert_eq!((rig.got(c10d), rig.lines(native)), (std::vec![0], std::vec!["2 Done".to_string()]));
+    rig.feed(Input::Lost { conn: c10d, os_error: 104 });
+    assert_eq!(rig.lines(native), ["1 Popped 1 item"]);
+}
+
+#[test]
 fn waits_end_in_time_by_cancel_or_with_their_session() {
     let mut rig = rig();
     let conn = rig.open(0, "node-a");
