@@ -25,10 +25,9 @@ pub struct rdzv_keep_alive {
     /// Number of unanswered probes that end the connection, at most 127. Default 3.
     pub probes: u32,
     /// Maximum time that sent bytes may remain unacknowledged, in milliseconds; at most 2,147,483,647. By
-    /// default a client ends the connection after as long as the probes would take without any
-    /// acknowledgement, and a server leaves it to the system. If it is set, a peer that is alive but does
-    /// not read counts as unresponsive, too, and for idle connections the kernel uses it in place of
-    /// `probes`.
+    /// default the connection ends after as long as the probes would take without any acknowledgement. If
+    /// it is set, a peer that is alive but does not read counts as unresponsive, too, and for idle
+    /// connections the kernel uses it in place of `probes`.
     pub unacknowledged_max_ms: i32,
 }
 

@@ -80,7 +80,8 @@ class context : public detail::owner<context, rdzv_context, rdzv_context_free> {
 struct keep_alive {
   std::chrono::milliseconds idle = default_timeout, interval = default_timeout;
   std::uint32_t probes = 0;
-  /// How long sent bytes may remain unacknowledged; by default the system decides.
+  /// How long sent bytes may remain unacknowledged; by default as long as the probes would take, if the peer's host
+  /// acknowledges nothing else either.
   std::chrono::milliseconds unacknowledged_max = default_timeout;
 };
 

@@ -2,8 +2,8 @@
 //!
 //! The kernel's probes watch idle connections only. While sent bytes are unacknowledged, the kernel sends these again
 //! instead, for about 15 minutes. Clients send heartbeats and requests, so that is the usual case: a heartbeat that is
-//! due between the host's last sign and the kernel's verdict suspends the probes. So clients look at the connection
-//! themselves, once a second until all bytes are acknowledged (docs/adr/0017-silent-servers.md).
+//! due between the host's last sign and the kernel's verdict suspends the probes. So clients and servers look at the
+//! connection themselves, once a second until all bytes are acknowledged (docs/adr/0017-silent-servers.md).
 
 use super::prelude::*;
 use super::socket::KeepAlive;
@@ -12,6 +12,13 @@ use std::os::fd::AsRawFd;
 
 /// Time between two looks.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time between two batches of looks of a server.
+const BATCH_INTERVAL: Duration = Duration::from_millis(10);
+/// Most looks of a batch, each of which is a system call: 6,400 in a second.
+const LOOKS_PER_BATCH: usize = 64;
+/// Most connections of a batch.
+const CONNECTIONS_PER_BATCH: usize = 1024;
 
 /// Number of unanswered probes of a closed window from which on the peer's host counts as silent. A host that is alive
 /// answers each.
@@ -95,6 +102,72 @@ impl AckWatch {
     }
 }
 
+/// Result of a server's look at a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Nothing was sent, so there was no need to look.
+    Needless,
+    /// The peer has sent something since the last look, so there was no need to look yet.
+    Later,
+    /// All bytes have been acknowledged, or the connection is given up.
+    Over,
+    /// Some bytes are still in flight.
+    InFlight,
+}
+
+/// Timer of the looks at a server's connections. A round looks at all of them, in batches, and begins a second after the
+/// one before at the earliest.
+#[derive(Debug, Default)]
+pub(super) struct AckRounds {
+    look_at: Option<Instant>,
+    /// Slot with which the next batch begins; 0 between rounds.
+    next_slot: usize,
+    /// Whether another round has to follow this one.
+    has_more: bool,
+}
+
+impl AckRounds {
+    /// Notes that bytes were sent to a connection.
+    pub(super) fn sent(&mut self, now: Instant) {
+        self.has_more = true;
+        self.look_at.get_or_insert(now + LOOK_INTERVAL);
+    }
+
+    /// Returns when the next batch is due.
+    pub(super) const fn poll_timeout(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    /// Looks at the next batch of connections if it is due. `slots` is the length of their table.
+    pub(super) fn look(&mut self, now: Instant, slots: usize, mut look: impl FnMut(usize) -> Look) {
+        let Some(due) = self.look_at.filter(|due| *due <= now) else { return };
+        if now.since(due) > LOOK_INTERVAL {
+            // This process did not run, and perhaps neither did its host. The acknowledgements may be about to come.
+            self.look_at = Some(now + LOOK_INTERVAL);
+            return;
+        }
+        if self.next_slot == 0 {
+            self.has_more = false;
+        }
+        let (mut looks, end) = (0, slots.min(self.next_slot + CONNECTIONS_PER_BATCH));
+        while self.next_slot < end && looks < LOOKS_PER_BATCH {
+            let found = look(self.next_slot);
+            looks += usize::from(matches!(found, Look::Over | Look::InFlight));
+            self.has_more |= matches!(found, Look::Later | Look::InFlight);
+            self.next_slot += 1;
+        }
+        let is_done = self.next_slot >= slots;
+        if is_done {
+            self.next_slot = 0;
+        }
+        self.look_at = match (is_done, self.has_more) {
+            (false, _) => Some(now + BATCH_INTERVAL),
+            (true, true) => Some(now + LOOK_INTERVAL),
+            (true, false) => None,
+        };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,5 +213,59 @@ mod tests {
         assert_eq!(watch.poll_timeout(), Some(at(1000)));
         assert!(!watch.take_due(at(999)) && watch.take_due(at(1000)));
         assert_eq!(watch.poll_timeout(), None);
+    }
+
+    /// Runs the batches that are due before `end`. Returns the slots of their looks.
+    fn run(rounds: &mut AckRounds, end: Instant, slots: &[Look]) -> Vec<usize> {
+        let mut looked = Vec::new();
+        while let Some(now) = rounds.poll_timeout().filter(|at| *at < end) {
+            let before = looked.len();
+            rounds.look(now, slots.len(), |slot| {
+                if let Look::Over | Look::InFlight = slots[slot] {
+                    looked.push(slot);
+                }
+                slots[slot]
+            });
+            assert!(looked.len() - before <= LOOKS_PER_BATCH);
+        }
+        looked
+    }
+
+    #[test]
+    fn a_server_looks_at_a_bounded_number_of_connections_in_a_second_and_skips_none() {
+        let (mut rounds, at) = (AckRounds::default(), |ms| Instant::ORIGIN + Duration::from_millis(ms));
+        rounds.sent(at(0));
+        let slots = [Look::InFlight; 10_000];
+        assert_eq!(run(&mut rounds, at(1000), &slots), [0; 0]);
+        let first = run(&mut rounds, at(2000), &slots);
+        assert_eq!(first, (0..6400).collect::<Vec<_>>());
+        assert_eq!(run(&mut rounds, at(3000), &slots), (6400..10_000).collect::<Vec<_>>());
+        // The next round begins a second after this one has ended, and is the last.
+        assert_eq!(run(&mut rounds, at(10_000), &[Look::Over; 100]), (0..100).collect::<Vec<_>>());
+        assert_eq!(rounds.poll_timeout(), None);
+    }
+
+    #[test]
+    fn a_server_looks_until_all_is_acknowledged_and_only_where_that_is_unknown() {
+        let (mut rounds, at) = (AckRounds::default(), |ms| Instant::ORIGIN + Duration::from_millis(ms));
+        rounds.sent(at(0));
+        let slots = [Look::Needless, Look::Later, Look::InFlight];
+        assert_eq!(run(&mut rounds, at(2500), &slots), [2, 2]);
+        // What is sent while there is a round is for the next one.
+        rounds.look(at(3000), 2000, |_| Look::Needless);
+        rounds.sent(at(3001));
+        rounds.look(at(3010), 2000, |_| Look::Needless);
+        assert_eq!(rounds.poll_timeout(), Some(at(4010)));
+        assert_eq!(run(&mut rounds, at(9000), &[Look::Needless; 5]), [0; 0]);
+        assert_eq!(rounds.poll_timeout(), None);
+    }
+
+    #[test]
+    fn a_server_that_did_not_run_waits_for_acknowledgements_before_it_looks() {
+        let (mut rounds, at) = (AckRounds::default(), |ms| Instant::ORIGIN + Duration::from_millis(ms));
+        rounds.sent(at(0));
+        rounds.look(at(60_000), 1, |_| unreachable!("it was stopped for a minute"));
+        assert_eq!(rounds.poll_timeout(), Some(at(61_000)));
+        assert_eq!(run(&mut rounds, at(62_000), &[Look::Over]), [0]);
     }
 }

@@ -11,6 +11,7 @@ pub use listener::open as open_listener;
 pub use listener::{Family, StartError, StartErrorKind};
 
 use crate::access::{Access, Network};
+use crate::driver::ack_watch::silence_max;
 use crate::driver::channel::{Sender, unbounded};
 use crate::driver::lock::Lock;
 use crate::driver::socket::KeepAlive;
@@ -146,7 +147,8 @@ impl Server {
         }
         let (commands, inbox) = unbounded();
         let rules = (options.tls, options.auth_tokens, access);
-        let mut reactor = Reactor::new(listeners, (options.limits, rules), inbox, options.observer)
+        let limits = (options.limits, silence_max(options.keep_alive.as_ref()));
+        let mut reactor = Reactor::new(listeners, limits, rules, inbox, options.observer)
             .map_err(|cause| StartError::io(&options.listen, cause))?;
         let incarnation = reactor.incarnation();
         let (waker, failure_cell) = (reactor.waker(), FailureCell::default());

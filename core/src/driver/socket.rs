@@ -22,9 +22,8 @@ pub struct KeepAlive {
     pub interval: Duration,
     /// Number of unanswered probes after which the connection is lost.
     pub probes: u32,
-    /// Longest time that sent bytes may stay unacknowledged, as the system counts it. `None`: a client ends a connection
-    /// when the peer's host has acknowledged nothing for as long as the probes would take, and a server leaves it to
-    /// the system. The system treats a peer
+    /// Longest time that sent bytes may stay unacknowledged, as the system counts it. `None`: a connection
+    /// ends when the peer's host has acknowledged nothing for as long as the probes would take. The system treats a peer
     /// that is alive but does not read (its window is closed) as silent, so this is also the longest time that a peer
     /// with much to read may pause. For idle connections the system uses this time in place of `probes` (tcp(7)).
     pub unacknowledged_max: Option<Duration>,

@@ -13,7 +13,7 @@ use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::node::server::{CloseReason, Event};
-use rendezvous_core::time::Duration;
+use rendezvous_core::time::{Duration, Instant};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process::Command;
@@ -173,6 +173,47 @@ fn a_host_that_falls_silent_with_bytes_on_their_way_is_given_up_when_they_are_ov
     hears(&reported, host_fell_silent);
     near.says_next(&died("n1", 1, 0, "the host fell silent"));
     near.says_next(super::TOO_FEW);
+}
+
+#[test]
+fn a_server_with_defaults_gives_up_a_silent_host_whatever_is_on_its_way_there() {
+    let Some(hosts) = hosts("a_server_with_defaults_gives_up_a_silent_host_whatever_is_on_its_way_there")
+    else {
+        return;
+    };
+    let (server, reported) = serve(KeepAlive::default());
+    let port = server.local_addr().port();
+    let mut near = Node::start(server.local_addr(), "n0", &TWO);
+    let mut far = hosts.node_far_away(&server, "n1", &TWO);
+    super::meet(&mut [&mut near, &mut far], 0);
+    far.reported("watch news/");
+    far.says("watching");
+    let there = hosts.far.try_clone().expect("another descriptor");
+    let waiting = std::thread::spawn(move || {
+        // SAFETY: it takes no memory, and concerns this thread only.
+        assert_eq!(unsafe { libc::setns(there.as_raw_fd(), libc::CLONE_NEWNET) }, 0, "the other host");
+        let store = Store::connect(NEAR, port, StoreOptions::default()).expect("a server");
+        store.get(b"news/1", &mut Vec::new(), Timeout::Default).expect_err("the server is silent")
+    });
+    let deadline = Deadline::new();
+    while server.stats().expect("it runs").waiting == 0 {
+        assert!(!deadline.has_passed(), "the c10d client waits");
+    }
+    all_has_arrived();
+    let clock = Clock::new();
+    hosts.far("link set far down");
+    // Both are told, and nothing else is sent to them: the kernel would send these bytes again for 15 minutes.
+    near.reported("set news/1 lost");
+    near.says("set done");
+    for _ in 0..2 {
+        hears(&reported, host_fell_silent);
+    }
+    let after = clock.now().since(Instant::ORIGIN);
+    // Five seconds as of the probes, and as much again for what is on its way and for a slow machine.
+    assert!(after < Duration::from_secs(10), "after {after:?}");
+    near.says_next(&died("n1", 1, 0, "the host fell silent"));
+    near.says_next(super::TOO_FEW);
+    waiting.join().expect("no panic");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! write.
 
 use crate::access::Access;
+use crate::driver::ack_watch::{AckRounds, InFlight, Look};
 use crate::driver::channel::Receiver;
 use crate::driver::clock::{Clock, since_1970};
 use crate::driver::random::random;
@@ -60,6 +61,10 @@ struct Peer {
     queued: bool,
     /// The peer has sent its last byte, and the end of the stream follows the unread bytes.
     read_closed: bool,
+    /// Whether sent bytes may be unacknowledged.
+    in_flight: bool,
+    /// Whether the peer has sent something since the last look at the bytes in flight.
+    has_sent: bool,
 }
 
 /// Who is served: TLS, tokens, and the networks of c10d clients.
@@ -85,6 +90,9 @@ pub(super) struct Reactor {
     accepting: Accepting,
     /// Number of full iterations since a tick was due.
     overdue_iterations: usize,
+    /// How long the host of a peer may acknowledge nothing; `None`: the kernel decides that.
+    silence_max: Option<Duration>,
+    ack_rounds: AckRounds,
     buffer: Box<[u8]>,
 }
 
@@ -102,7 +110,8 @@ enum Accepting {
 impl Reactor {
     pub(super) fn new(
         listeners: Vec<std::net::TcpListener>,
-        (limits, (acceptor, auth_tokens, access)): (ServerLimits, Rules),
+        (limits, silence_max): (ServerLimits, Option<Duration>),
+        (acceptor, auth_tokens, access): Rules,
         commands: Receiver<Command>,
         observer: Box<dyn FnMut(&Event) + Send>,
     ) -> io::Result<Self> {
@@ -136,6 +145,8 @@ impl Reactor {
             is_write_left: false,
             accepting: Accepting::Ready,
             overdue_iterations: 0,
+            silence_max,
+            ack_rounds: AckRounds::default(),
             buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
         })
     }
@@ -179,6 +190,7 @@ impl Reactor {
             }
             // After the greetings that have arrived: a further connection may take the place of one without.
             self.accept(now);
+            self.look_at_bytes_in_flight(now);
             if self.is_tick_due(now, count) {
                 self.feed(now, Input::Tick);
             }
@@ -208,7 +220,8 @@ impl Reactor {
         if !self.to_read.is_empty() || self.is_write_left {
             return Some(Duration::ZERO);
         }
-        let next = [self.machine.poll_timeout(), pause_ends].into_iter().flatten().min()?;
+        let timers = [self.machine.poll_timeout(), pause_ends, self.ack_rounds.poll_timeout()];
+        let next = timers.into_iter().flatten().min()?;
         Some(next.since(now))
     }
 
@@ -330,7 +343,15 @@ impl Reactor {
             return false;
         }
         let generation = conn.generation;
-        entry.insert(Peer { socket, generation, unread: false, queued: false, read_closed: false });
+        entry.insert(Peer {
+            socket,
+            generation,
+            unread: false,
+            queued: false,
+            read_closed: false,
+            in_flight: false,
+            has_sent: false,
+        });
         self.feed(now, Input::Accepted { conn, peer: address });
         true
     }
@@ -352,6 +373,7 @@ impl Reactor {
                 Ok(0) => Input::ReadClosed { conn },
                 Ok(count) => {
                     budget = budget.saturating_sub(count);
+                    peer.has_sent = true;
                     peer.unread = count == self.buffer.len() || peer.read_closed;
                     Input::Received { conn, bytes: &self.buffer[..count] }
                 }
@@ -388,6 +410,10 @@ impl Reactor {
             }
         };
         let written = if let Input::Sent { bytes, .. } = input { bytes } else { 0 };
+        if self.silence_max.is_some() {
+            (peer.in_flight, peer.has_sent) = (true, false);
+            self.ack_rounds.sent(now);
+        }
         self.machine.handle(now, input).expect("a known connection");
         self.read_again(conn);
         written
@@ -421,6 +447,29 @@ impl Reactor {
                 Output::Event(event) => (self.observer)(&event),
             }
         }
+    }
+
+    /// Gives up the peers whose hosts have acknowledged nothing for too long, as the kernel does on idle connections.
+    fn look_at_bytes_in_flight(&mut self, now: Instant) {
+        let Self { peers, machine, silence_max: Some(silence_max), .. } = self else { return };
+        self.ack_rounds.look(now, peers.capacity(), |index| {
+            let Some(peer) = peers.get_mut(index).filter(|peer| peer.in_flight) else {
+                return Look::Needless;
+            };
+            if core::mem::take(&mut peer.has_sent) {
+                return Look::Later;
+            }
+            let in_flight = InFlight::on(&peer.socket);
+            let conn = conn_id(index, peer.generation);
+            // The machine may have ended a connection that is still open here.
+            if in_flight.is_overdue(*silence_max) && machine.server().has(conn) {
+                let silent = Input::HostSilent { conn, os_error: libc::ETIMEDOUT };
+                machine.handle(now, silent).expect("a known connection");
+                return Look::Over;
+            }
+            peer.in_flight = in_flight != InFlight::Nothing;
+            if peer.in_flight { Look::InFlight } else { Look::Over }
+        });
     }
 
     fn drop_peer(&mut self, conn: ConnId) {
