@@ -5,6 +5,10 @@
 //! The first round is also complete when as many nodes have checked in as there are, since nodes of PyTorch do not
 //! write its log. While some nodes are missing from that log they may be PyTorch's, and there are no further rounds.
 //!
+//! If node 0 is restarted, its store is empty, and its rounds have the numbers of earlier ones. So the first node that
+//! joins writes a random number into the store, and the keys of all rounds but the first lie below it. A node that finds
+//! another number than before leaves. What it still writes for its round concerns no other node.
+//!
 //! Call [`StaticRounds::begin`], then perform each [`StaticRounds::next_step`] and report its result, until it is
 //! [`Step::Over`]. Report a failed step, of any kind, with [`StaticRounds::failed`]: the node then withdraws what it has
 //! written. An attempt that was given up is resumed by the next one.
@@ -15,23 +19,35 @@ use crate::prelude::*;
 /// Largest number of missing nodes in an error: enough to tell whether one host is missing or several.
 pub const MISSING_MAX: usize = 16;
 
-/// Returns the key of a round's log, under the run's prefix.
-pub fn log_key(round: u64) -> String {
-    key(round, "log")
+/// Key of the store's incarnation, under the run's prefix.
+pub const INCARNATION_KEY: &[u8] = b"rdzv/static/incarnation";
+
+/// Returns the value of [`INCARNATION_KEY`].
+pub fn incarnation_text(incarnation: u64) -> String {
+    format!("{incarnation:016x}")
+}
+
+/// Returns the key of a round's log, under the run's prefix. For the first round, the incarnation of the store has no
+/// effect.
+pub fn log_key(incarnation: u64, round: u64) -> String {
+    key(incarnation, round, "log")
 }
 
 /// Returns the key that is set once the log decides how the wait for the round ends.
-pub fn ended_key(round: u64) -> String {
-    key(round, "told")
+pub fn ended_key(incarnation: u64, round: u64) -> String {
+    key(incarnation, round, "told")
 }
 
 /// Returns the key prefix of a round's own store. The first round uses the rendezvous' own store.
-pub fn store_prefix(round: u64) -> String {
-    key(round, "store")
+pub fn store_prefix(incarnation: u64, round: u64) -> String {
+    key(incarnation, round, "store")
 }
 
-fn key(round: u64, part: &str) -> String {
-    format!("rdzv/static/{round}/{part}")
+fn key(incarnation: u64, round: u64, part: &str) -> String {
+    match round {
+        0 => format!("rdzv/static/0/{part}"),
+        _ => format!("rdzv/static/{incarnation:016x}/{round}/{part}"),
+    }
 }
 
 /// An entry of a round's log.
@@ -145,7 +161,7 @@ pub enum Outcome {
         /// Number of the round; 0 is the first.
         round: u64,
     },
-    /// A node closed the run.
+    /// A node closed the run, or the store is not the one in which this node joined earlier rounds.
     Closed,
     /// The time was up, and the node's log entry was withdrawn.
     Short(Shortfall),
@@ -161,6 +177,12 @@ pub enum Outcome {
 /// The next step of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Read [`INCARNATION_KEY`], and pass its value, empty if there is none, to [`StaticRounds::identified`]. If `may_set`,
+    /// set it before to a random number, unless it has a value.
+    Identify {
+        /// Whether the node may set the key.
+        may_set: bool,
+    },
     /// Read the round's log, and pass it to [`StaticRounds::saw`]. A missing log is empty.
     Read {
         /// Number of the round.
@@ -199,6 +221,8 @@ pub enum Step {
 /// Stage of an attempt to join a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
+    /// Reads the incarnation of the store.
+    Identifying,
     /// Searches for the first round that is not complete.
     Searching,
     Arriving,
@@ -230,6 +254,8 @@ enum Stage {
 pub struct StaticRounds {
     rank: u64,
     world_size: u64,
+    /// Incarnation of the store, once this node has read it.
+    incarnation: Option<u64>,
     /// Number of the round that the node is in.
     entered: Option<u64>,
     /// Number of a round whose log may contain this node and that it has not entered.
@@ -255,6 +281,7 @@ impl StaticRounds {
         Self {
             rank,
             world_size,
+            incarnation: None,
             entered: None,
             pending: None,
             has_arrived: false,
@@ -271,13 +298,19 @@ impl StaticRounds {
     pub fn begin(&mut self) {
         self.round = self.pending.or(self.entered).unwrap_or(0);
         (self.checked_in, self.problem) = (0, None);
-        self.stage = Stage::Searching;
+        self.stage = Stage::Identifying;
+    }
+
+    /// Returns the incarnation of the store; 0 before the node has read it.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation.unwrap_or(0)
     }
 
     /// Returns the next step.
     pub fn next_step(&self) -> Step {
         let round = self.round;
         match &self.stage {
+            Stage::Identifying => Step::Identify { may_set: self.incarnation.is_none() },
             Stage::Searching
             | Stage::Surveying
             | Stage::Confirming
@@ -292,6 +325,19 @@ impl StaticRounds {
             Stage::Waiting => Step::Wait { round },
             Stage::Notifying => Step::Notify { round },
             Stage::Over(outcome) => Step::Over(outcome.clone()),
+        }
+    }
+
+    /// Handles the value that [`Step::Identify`] requested.
+    pub fn identified(&mut self, value: &[u8]) {
+        let text = core::str::from_utf8(value).ok();
+        let found = text.and_then(|text| u64::from_str_radix(text, 16).ok());
+        match found {
+            Some(found) if self.incarnation.is_none_or(|known| known == found) => {
+                self.incarnation = Some(found);
+                self.stage = Stage::Searching;
+            }
+            _ => self.give_up(Outcome::Closed),
         }
     }
 
@@ -460,11 +506,38 @@ mod tests {
         assert_eq!(Entry::Arrive.text(3) + &Entry::Leave.text(12) + &Entry::Closes.text(0), "+3 -12 x0 ");
     }
 
+    #[test]
+    fn a_node_leaves_a_store_that_is_not_the_one_it_knows() {
+        let closed = Step::Over(Outcome::Closed);
+        let mut rounds = StaticRounds::new(1, 2);
+        rounds.begin();
+        assert_eq!(rounds.next_step(), Step::Identify { may_set: true });
+        let text = incarnation_text(0xab);
+        rounds.identified(text.as_bytes());
+        assert_eq!((rounds.incarnation(), rounds.next_step()), (0xab, Step::Read { round: 0 }));
+        rounds.entered = Some(2);
+        for (found, next) in [
+            (&*text, Step::Read { round: 2 }),
+            // Node 0 was restarted, and another node has joined there, or none.
+            ("00000000000000ac", closed.clone()),
+            ("", closed.clone()),
+            ("not a number", closed),
+        ] {
+            rounds.begin();
+            assert_eq!(rounds.next_step(), Step::Identify { may_set: false });
+            rounds.identified(found.as_bytes());
+            assert_eq!(rounds.next_step(), next, "{found}");
+        }
+        let keys = [0, 1].map(|round| log_key(0xab, round));
+        assert_eq!(keys, ["rdzv/static/0/log", "rdzv/static/00000000000000ab/1/log"]);
+    }
+
     /// Reads these logs from round 0 on, as node 1 of 2, until the next step changes one.
     fn looking(rounds: &mut StaticRounds, logs: &[&str]) -> Step {
         rounds.begin();
         loop {
             match rounds.next_step() {
+                Step::Identify { .. } => rounds.identified(b"5"),
                 Step::Read { round } => {
                     let log = logs.get(usize::try_from(round).expect("few")).copied().unwrap_or_default();
                     rounds.saw(log.as_bytes());
@@ -708,6 +781,7 @@ mod tests {
 
     fn step(node: &mut StaticRounds, logs: &mut BTreeMap<u64, String>, ended: &mut BTreeSet<u64>) {
         match node.next_step() {
+            Step::Identify { .. } => node.identified(b"5"),
             Step::Read { round } => node.saw(logs.entry(round).or_default().as_bytes()),
             Step::Append { round, entry } => {
                 *logs.entry(round).or_default() += &entry.text(node.rank);

@@ -10,6 +10,7 @@ use super::units::with_units;
 use crate::driver::cancel::Canceller;
 use crate::driver::last_try::{FailedTry, LastTry};
 use crate::driver::prelude::*;
+use crate::driver::random::random_seed;
 use crate::driver::server::StartErrorKind;
 use crate::driver::store::{Store, Timeout};
 use crate::driver::store_client::StoreOptions;
@@ -18,7 +19,8 @@ use crate::rendezvous::error::{Backing, RendezvousError, RendezvousErrorKind};
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::static_claim::{Claim, ClaimDecision, ClaimView, claim_key};
 use crate::rendezvous::static_rounds::{
-    Attendance, Entry, Outcome, RoundState, Shortfall, StaticRounds, Step, ended_key, log_key, store_prefix,
+    Attendance, Entry, INCARNATION_KEY, Outcome, RoundState, Shortfall, StaticRounds, Step, ended_key,
+    incarnation_text, log_key, store_prefix,
 };
 use crate::rendezvous::static_settings::{STATIC_BACKEND, StaticSettings};
 use crate::rendezvous::store_info::RendezvousInfo;
@@ -74,6 +76,8 @@ pub struct StaticRendezvous {
 struct Joined {
     /// The rendezvous' own store, in which nodes of PyTorch may take part.
     store: Option<Arc<NodeStore>>,
+    /// Incarnation of that store.
+    incarnation: u64,
     /// Number of the round that the node is in.
     round: Option<u64>,
     /// Whether this process has claimed the node's rank.
@@ -178,7 +182,7 @@ impl StaticRendezvous {
 
     /// Returns whether all nodes have joined the first round, including those of PyTorch.
     fn first_round(&self, store: &Store, nodes: i64, timeout: Timeout) -> Result<RoundState, CallError> {
-        let current = Attendance::read(&log(store, 0, timeout)?, nodes.unsigned_abs()).round_state();
+        let current = Attendance::read(&log(store, 0, 0, timeout)?, nodes.unsigned_abs()).round_state();
         match current {
             RoundState::Open if all_checked_in(store, nodes, Timeout::Once)? => Ok(RoundState::Whole),
             current => Ok(current),
@@ -196,7 +200,6 @@ impl StaticRendezvous {
         let mut until = clock.now() + self.settings.timeout;
         let mut store = joined.with_token(token);
         let mut problem = None;
-        self.claim_rank(&store, Timeout::After(self.settings.timeout))?;
         rounds.begin();
         loop {
             let step = match rounds.next_step() {
@@ -228,10 +231,19 @@ impl StaticRendezvous {
         store: &Store,
         left: Duration,
     ) -> Result<(), HandlerError> {
-        let timeout = Timeout::After(left);
+        let (timeout, incarnation) = (Timeout::After(left), rounds.incarnation());
         match *step {
+            Step::Identify { may_set } => {
+                rounds.identified(&identify(store, may_set, timeout)?);
+                // In a store that has replaced the one that this node knows, it claims nothing.
+                if !matches!(rounds.next_step(), Step::Over(_)) {
+                    self.joined().incarnation = rounds.incarnation();
+                    self.claim_rank(store, timeout)?;
+                }
+                return Ok(());
+            }
             Step::Read { round } => {
-                rounds.saw(&log(store, round, timeout)?);
+                rounds.saw(&log(store, incarnation, round, timeout)?);
                 return Ok(());
             }
             Step::Gather => {
@@ -243,7 +255,7 @@ impl StaticRendezvous {
                     return Ok(());
                 }
             }
-            Step::Append { round, entry } => self.append(store, round, entry, timeout)?,
+            Step::Append { round, entry } => self.append(store, (incarnation, round), entry, timeout)?,
             Step::CheckIn => drop(store.check_in(timeout)?),
             Step::CheckOut => {
                 let others = u64::try_from(store.check_out(timeout)?).unwrap_or(0);
@@ -251,17 +263,23 @@ impl StaticRendezvous {
             }
             // A process that takes over the rank inherits the check-in along with the entry in the log.
             Step::KeepClaim => self.claim_rank(store, timeout)?,
-            Step::Wait { round } => store.wait(&[ended_key(round).as_bytes()], timeout)?,
-            Step::Notify { round } => end_wait(store, round, timeout)?,
+            Step::Wait { round } => store.wait(&[ended_key(incarnation, round).as_bytes()], timeout)?,
+            Step::Notify { round } => end_wait(store, incarnation, round, timeout)?,
             Step::Over(_) => {}
         }
         rounds.done();
         Ok(())
     }
 
-    fn append(&self, store: &Store, round: u64, entry: Entry, timeout: Timeout) -> Result<(), CallError> {
+    fn append(
+        &self,
+        store: &Store,
+        (incarnation, round): (u64, u64),
+        entry: Entry,
+        timeout: Timeout,
+    ) -> Result<(), CallError> {
         let text = entry.text(self.settings.rank.unsigned_abs());
-        store.append(log_key(round).as_bytes(), text.as_bytes(), timeout)
+        store.append(log_key(incarnation, round).as_bytes(), text.as_bytes(), timeout)
     }
 
     /// Returns the error of an attempt that ended without a round, because of `problem` if a step failed.
@@ -299,30 +317,44 @@ impl StaticRendezvous {
 
     /// Returns the state of a round that this node is not in.
     fn read_round(&self, round: u64, timeout: Timeout) -> Result<Option<NextRound>, CallError> {
-        let store = match &self.joined().store {
-            Some(store) => store.with_token(&self.canceller.token()),
-            None => return Ok(None),
+        let (store, incarnation) = match &*self.joined() {
+            Joined { store: Some(store), incarnation, .. } => {
+                (store.with_token(&self.canceller.token()), *incarnation)
+            }
+            _ => return Ok(None),
         };
         let nodes = self.settings.world_size.unsigned_abs();
-        let attendance = Attendance::read(&log(&store, round, timeout)?, nodes);
-        Ok(Some(NextRound { store, round, attendance }))
+        let attendance = Attendance::read(&log(&store, incarnation, round, timeout)?, nodes);
+        Ok(Some(NextRound { store, incarnation, round, attendance }))
     }
 }
 
 /// A round that the node has not joined.
 struct NextRound {
     store: Store,
+    incarnation: u64,
     round: u64,
     attendance: Attendance,
 }
 
 /// Returns a round's log, empty if no node has joined the round.
-fn log(store: &Store, round: u64, timeout: Timeout) -> Result<Vec<u8>, CallError> {
-    let key = log_key(round);
-    if store.check(&[key.as_bytes()], timeout)? {
-        return store.get_owned(key.as_bytes(), timeout);
+fn log(store: &Store, incarnation: u64, round: u64, timeout: Timeout) -> Result<Vec<u8>, CallError> {
+    read_if_set(store, log_key(incarnation, round).as_bytes(), timeout)
+}
+
+/// Returns the value of a key, empty if it has none.
+fn read_if_set(store: &Store, key: &[u8], timeout: Timeout) -> Result<Vec<u8>, CallError> {
+    if store.check(&[key], timeout)? { store.get_owned(key, timeout) } else { Ok(Vec::new()) }
+}
+
+/// Returns the store's incarnation. If it has none, the node gives it one, or leaves it at that.
+fn identify(store: &Store, may_set: bool, timeout: Timeout) -> Result<Vec<u8>, CallError> {
+    if !may_set {
+        return read_if_set(store, INCARNATION_KEY, timeout);
     }
-    Ok(Vec::new())
+    let (text, mut current) = (incarnation_text(random_seed()), Vec::new());
+    store.compare_set(INCARNATION_KEY, b"", text.as_bytes(), &mut current, timeout)?;
+    Ok(current)
 }
 
 /// Returns whether as many nodes have checked in as there are. Waits for them up to `timeout`.
@@ -335,8 +367,8 @@ fn all_checked_in(store: &Store, nodes: i64, timeout: Timeout) -> Result<bool, C
 }
 
 /// Ends the other nodes' wait for a round.
-fn end_wait(store: &Store, round: u64, timeout: Timeout) -> Result<(), CallError> {
-    store.set(ended_key(round).as_bytes(), b"", timeout)
+fn end_wait(store: &Store, incarnation: u64, round: u64, timeout: Timeout) -> Result<(), CallError> {
+    store.set(ended_key(incarnation, round).as_bytes(), b"", timeout)
 }
 
 impl RendezvousHandler for StaticRendezvous {
@@ -369,7 +401,7 @@ impl RendezvousHandler for StaticRendezvous {
         let store = match round {
             None => joined,
             Some(round) => {
-                let store = joined.with_prefix(store_prefix(round).as_bytes());
+                let store = joined.with_prefix(store_prefix(rounds.incarnation(), round).as_bytes());
                 Arc::new(NodeStore::new(store, joined.server().cloned()))
             }
         };
@@ -393,13 +425,15 @@ impl RendezvousHandler for StaticRendezvous {
     /// rounds: nothing is done where they take part, or before this node has joined.
     fn set_closed(&self) -> Result<(), HandlerError> {
         let Some(next) = self.next_round(Timeout::Once)? else { return Ok(()) };
-        let NextRound { store, round, .. } = next;
+        let NextRound { store, incarnation, round, .. } = next;
         let nodes = self.settings.world_size.unsigned_abs();
-        if Attendance::read(&log(&store, 0, Timeout::Once)?, nodes).round_state() != RoundState::Whole {
+        if Attendance::read(&log(&store, incarnation, 0, Timeout::Once)?, nodes).round_state()
+            != RoundState::Whole
+        {
             return Ok(());
         }
-        self.append(&store, round, Entry::Closes, Timeout::Once)?;
-        Ok(end_wait(&store, round, Timeout::Once)?)
+        self.append(&store, (incarnation, round), Entry::Closes, Timeout::Once)?;
+        Ok(end_wait(&store, incarnation, round, Timeout::Once)?)
     }
 
     /// Returns 0 when the store cannot be reached: its host may have finished, and running workers may not need it.

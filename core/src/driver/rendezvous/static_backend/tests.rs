@@ -196,6 +196,32 @@ fn a_node_that_begins_anew_comes_to_the_next_round() {
 }
 
 #[test]
+fn a_node_from_before_a_restart_of_node_zero_leaves_and_what_it_writes_concerns_nobody() {
+    let port = free_port();
+    let start = || (0..2).map(|rank| handler(port, rank, 2, 20)).collect::<Handlers>();
+    let meet_twice = |nodes: &Handlers| {
+        assert!(meet(nodes).into_iter().all(|info| info.expect("both nodes join").round.is_none()));
+        meet(nodes).into_iter().map(|info| info.expect("both nodes join")).collect::<Vec<Info>>()
+    };
+    let mut before = start();
+    let mut infos = meet_twice(&before);
+    let (old_node, old) = (before.remove(1), infos.remove(1));
+    drop((before, infos));
+    let after = start();
+    let infos = meet_twice(&after);
+    assert_eq!((old.round, infos[1].round), (Some(1), Some(1)), "the rounds have the same number");
+    let (clock, until) = (Clock::new(), Clock::new().now() + SOON);
+    while old.store.set(b"late", b"1", Timeout::Default).is_err() {
+        assert!(clock.now() < until, "it reaches the new server");
+    }
+    assert!(!infos[1].store.check(&[b"late"], Timeout::Default).expect("answered"));
+    let error = old_node.next_rendezvous().expect_err("it is another store");
+    assert_eq!(error.to_string(), "The rendezvous 'run' is closed.");
+    assert_eq!(old_node.num_nodes_waiting().expect("answered"), 0);
+    assert!(meet(&after).into_iter().all(|info| info.expect("both nodes join").round == Some(2)));
+}
+
+#[test]
 fn a_run_that_is_closed_ends_the_wait_for_its_next_round() {
     let (nodes, _) = group(3, 600);
     let closed = |error: Result<Info, HandlerError>| {
