@@ -319,7 +319,10 @@ impl rdzv_loop {
     fn show_session(&mut self, view: rdzv_event, id: MemberId, event: SessionEvent) -> Option<rdzv_event> {
         let of = |kind| Some(rdzv_event { kind, ..view });
         match event {
-            SessionEvent::Open => of(RDZV_EVENT_SESSION_OPEN),
+            SessionEvent::Open => {
+                let incarnation = self.stores.session(id).map_or(0, |session| session.incarnation());
+                Some(rdzv_event { kind: RDZV_EVENT_SESSION_OPEN, incarnation, ..view })
+            }
             SessionEvent::Node(NodeEvent::Seated) => of(RDZV_EVENT_NODE_SEATED),
             SessionEvent::Node(NodeEvent::Standby { ahead }) => {
                 Some(rdzv_event { kind: RDZV_EVENT_NODE_STANDING_BY, spares_ahead: ahead, ..view })

@@ -76,5 +76,8 @@ pub struct rdzv_event {
     pub lease_why: i32,
     /// `RDZV_EVENT_NODE_STANDING_BY`: number of spares that take a slot before this one.
     pub spares_ahead: u32,
+    /// `RDZV_EVENT_SESSION_OPEN`: number that identifies this start of the server, as
+    /// `rdzv_store_incarnation` returns it.
+    pub incarnation: u64,
 }
-growing!(rdzv_event: 80);
+growing!(rdzv_event: 88);

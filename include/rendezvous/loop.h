@@ -124,6 +124,9 @@ typedef struct {
   int32_t lease_why;
   // `RDZV_EVENT_NODE_STANDING_BY`: number of spares that take a slot before this one.
   uint32_t spares_ahead;
+  // `RDZV_EVENT_SESSION_OPEN`: number that identifies this start of the server, as
+  // `rdzv_store_incarnation` returns it.
+  uint64_t incarnation;
 } rdzv_event;
 
 // -----------------------------------------------------------------------------------------------------------

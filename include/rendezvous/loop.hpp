@@ -57,6 +57,8 @@ struct loop_event {
   /// One of the RDZV_WHY_ numbers.
   std::int32_t lease_why = 0;
   std::uint32_t spares_ahead = 0;
+  /// As `native_store::incarnation`.
+  std::uint64_t incarnation = 0;
 };
 
 /// Stores, nodes, agents and RPC workers in the program's own event loop: no callbacks, and nothing blocks. Watch
@@ -90,6 +92,7 @@ class event_loop : public detail::owner<event_loop, rdzv_loop, rdzv_loop_free> {
       copy.lease = next.lease;
       copy.lease_why = next.lease_why;
       copy.spares_ahead = next.spares_ahead;
+      copy.incarnation = next.incarnation;
       return std::optional(std::move(copy));
     });
   }

@@ -200,6 +200,7 @@ void loops(const rdzv::server& server) {
   const auto store = VALUE(loop.add_native_store(server.address(), named("ada"), &mark));
   rdzv::loop_event event = await_event(loop);
   CHECK(event.kind == rdzv::event_kind::session_open && event.member == store && event.member_data == &mark);
+  CHECK(event.incarnation != 0 && event.incarnation == connect(server, "bob").incarnation());
   rdzv::operation op, part, watch, old(&mark);
   done(loop, store, op.set("k", "v"));
   CHECK(loop.submit(store, watch.watch_prefix("dir/")));

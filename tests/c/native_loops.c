@@ -15,6 +15,11 @@ static rdzv_loop_member *add_native(rdzv_loop *loop, const rdzv_server *server, 
   CHECK(store != NULL);
   const rdzv_event event = await_event(loop);
   CHECK(event.kind == RDZV_EVENT_SESSION_OPEN && event.member == store);
+  // A store that blocks says the same of this start of the server.
+  rdzv_store *beside = NULL;
+  OK(rdzv_store_new_native(NULL, &options, &beside, &error));
+  CHECK(event.incarnation != 0 && event.incarnation == rdzv_store_incarnation(beside));
+  rdzv_store_free(beside);
   return store;
 }
 

@@ -164,7 +164,7 @@ fn layout_of_rust() -> String {
         RDZV_RPC_OBSERVATION_LEFT);
     layout!(text, rdzv_bytes { data len });
     layout!(text, rdzv_event {
-        struct_size kind member member_data op op_data error change round_event lease lease_why spares_ahead
+        struct_size kind member member_data op op_data error change round_event lease lease_why spares_ahead incarnation
     });
     layout!(text, rdzv_change { struct_size kind revision key key_len value value_len });
     layout!(text, rdzv_result {

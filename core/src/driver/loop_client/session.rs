@@ -500,6 +500,11 @@ impl Session<'_> {
         self.member().map_or("", |session| &session.peer)
     }
 
+    /// Returns the random number that identifies the start of the session's server; 0 before the session was open.
+    pub fn incarnation(&self) -> u64 {
+        self.member().map_or(0, |session| session.driver.incarnation())
+    }
+
     /// Returns the node's name.
     pub fn node(&self) -> &str {
         self.member().map_or("", |session| session.options.node.as_str())

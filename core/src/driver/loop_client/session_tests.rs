@@ -326,10 +326,12 @@ fn a_session_is_a_store_as_well() {
     let session = add(&mut events, &server, "n0");
     let tcp = events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default());
     let store = session;
+    assert_eq!(of(&mut events, session).incarnation(), 0);
     let key = |name: &'static [u8]| Key::scoped(b"/", name);
     let wait = events.submit(tcp, Request::Get { key: key(b"k") }, WHILE).expect("submitted");
     let set = events.submit(store, Request::Set { key: key(b"k"), value: b"v" }, WHILE).expect("submitted");
     assert_eq!(store_end(&mut events, set).result.expect("set").outcome, Outcome::Applied);
+    assert_eq!(of(&mut events, session).incarnation(), server.incarnation());
     assert_eq!(store_end(&mut events, wait).result.expect("set").values, [b"v"]);
     let request = Request::CompareSet { key: key(b"k"), expected: b"v", desired: b"w" };
     let call = events.submit(store, request, WHILE).expect("submitted");
