@@ -131,7 +131,13 @@ pub mod channel {
 }
 
 pub mod threads {
+    use shuttle::sync::atomic::{AtomicUsize, Ordering};
     use shuttle::thread::{JoinHandle, ThreadId};
+
+    shuttle::lazy_static! {
+        /// Number of threads that the system still refuses to start.
+        pub static ref REFUSED: AtomicUsize = AtomicUsize::new(0);
+    }
 
     pub struct Thread(JoinHandle<()>);
 
@@ -142,6 +148,10 @@ pub mod threads {
     }
 
     pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<Thread> {
+        let take = |left: usize| left.checked_sub(1);
+        if REFUSED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
         shuttle::thread::Builder::new().name(name.to_owned()).spawn(body).map(Thread)
     }
 }

@@ -99,10 +99,9 @@ impl<J: PoolJob> Pool<J> {
             let mut state = self.queue.state.locked();
             state.threads -= 1;
             // If there are other threads, they will execute the jobs.
-            let left =
-                if state.threads == 0 { core::mem::take(&mut state.jobs) } else { FairQueue::default() };
-            drop(state);
-            refuse(left, Some(&error));
+            if state.threads == 0 {
+                self.refuse_all(state, Some(&error));
+            }
         }
     }
 
@@ -126,13 +125,16 @@ impl<J: PoolJob> Pool<J> {
 
     /// Rejects the jobs that no thread has begun.
     pub(super) fn refuse_queued(&self) {
-        let mut state = self.queue.state.locked();
+        self.refuse_all(self.queue.state.locked(), None);
+    }
+
+    fn refuse_all(&self, mut state: MutexGuard<'_, QueueState<J>>, no_thread: Option<&io::Error>) {
         let left = core::mem::take(&mut state.jobs);
         if state.awaits_rest > 0 && state.busy == 0 {
             self.queue.rested.notify_all();
         }
         drop(state);
-        refuse(left, None);
+        refuse(left, no_thread);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{FOREVER, check, join, spawn};
 use crate::rpc_pool::{Pool, PoolJob};
+use crate::stand_ins::threads::REFUSED;
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::thread;
@@ -57,6 +58,25 @@ fn all_jobs_have_run_when_the_pool_rests() {
         });
         join(resting);
         assert_eq!(pool.exhaustion(), None);
+    });
+}
+
+#[test]
+fn jobs_that_no_thread_can_be_started_for_keep_nobody_waiting() {
+    check(|| {
+        let (pool, counts) = (Arc::new(Pool::new(2)), Arc::new(Counts::default()));
+        REFUSED.store(2, Ordering::SeqCst);
+        let submitting = [0, 1].map(|source| {
+            let (pool, counts) = (Arc::clone(&pool), Arc::clone(&counts));
+            spawn(move || pool.submit(Job(source, counts)))
+        });
+        assert!(pool.rest(FOREVER));
+        join(submitting);
+        assert_eq!(counts.get(), (0, 2));
+        // The system can start threads again.
+        pool.submit(Job(0, Arc::clone(&counts)));
+        assert!(pool.rest(FOREVER));
+        assert_eq!(counts.get(), (1, 2));
     });
 }
 
