@@ -1,4 +1,4 @@
-//! Refusals of a worker that is called, for its log.
+//! Refusals of a worker that is called, and what is wrong with its settings, for its log.
 
 use super::{ConnectionError, Status};
 use crate::name::WorkerInfo;
@@ -8,7 +8,7 @@ use rendezvous_core::error::OneLine;
 use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::prelude::*;
 
-/// Refusal of a connection, of a call or of a token file. Its text is one line: what comes from the caller is escaped.
+/// Refusal of a connection, of a call or of a token file, or a warning of an open port. Its text is one line: what comes from the caller is escaped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RefusalEvent {
     /// The worker ended a connection because of what its caller sent, or did not send.
@@ -32,6 +32,12 @@ pub enum RefusalEvent {
         status: Status,
         /// More about the reason.
         message: Box<str>,
+    },
+    /// The worker listens at an address that other hosts may reach, and callers need not authenticate themselves. Reported
+    /// once, when it starts, on the thread that starts it.
+    Exposed {
+        /// The address.
+        addr: SocketAddr,
     },
     /// The changed token file cannot be used. The earlier tokens still hold.
     TokenFile {
@@ -65,6 +71,12 @@ impl fmt::Display for RefusalEvent {
         let (what, peer, caller) = match self {
             Self::Connection { peer, caller, .. } => ("connection", peer, caller),
             Self::Call { peer, caller, .. } => ("call", peer, caller),
+            Self::Exposed { addr } => {
+                return write!(
+                    f,
+                    "{addr} is not a loopback address, and callers need not authenticate themselves: each process that                      reaches it and the store can call every handler. Give the workers' stores an auth_token_file, or                      the group certificates (tls), or bind a loopback address (host)"
+                );
+            }
             Self::TokenFile { error } => return write!(f, "the earlier tokens still hold: {error}"),
         };
         f.write_str(what)?;
@@ -87,7 +99,7 @@ impl fmt::Display for RefusalEvent {
                 write!(f, " refused: {status}")?;
                 tail(f, message)
             }
-            Self::TokenFile { .. } => Ok(()),
+            Self::Exposed { .. } | Self::TokenFile { .. } => Ok(()),
         }
     }
 }

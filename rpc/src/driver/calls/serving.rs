@@ -110,6 +110,10 @@ impl RpcServer {
             }),
             io,
         });
+        let is_open = shared.options.token.is_none() && shared.options.tls.is_none();
+        if is_open && !local_addr.ip().to_canonical().is_loopback() {
+            shared.report(&RefusalEvent::Exposed { addr: local_addr });
+        }
         // The first accept watches the listener.
         shared.io.schedule(Instant::ORIGIN, shared.token);
         Ok(Self { local_addr, shared, thread })

@@ -36,6 +36,34 @@ impl Files {
 }
 
 #[test]
+fn a_worker_that_other_hosts_may_reach_without_a_token_says_so_once() {
+    let files = Files::new("rpc-exposed");
+    let listen = |host: &str| Listen::Address { host: host.to_string(), port: 0, family: Family::AsGiven };
+    for (host, token, is_told) in [
+        ("0.0.0.0", None, true),
+        ("::", None, true),
+        ("0.0.0.0", Some(SECRET), false),
+        ("127.0.0.1", None, false),
+        ("::1", None, false),
+    ] {
+        let (notify, reported) = channel();
+        let observer = RefusalObserver::new(move |event| _ = notify.send(event.to_string()));
+        let token = files.token("callee", token);
+        let options = RpcServerOptions { listen: listen(host), observer, token, ..server_options() };
+        let scene = scene_with(options, client_options());
+        if !is_told {
+            assert_eq!(reported.try_recv().ok(), None, "{host}");
+            continue;
+        }
+        let text = reported.try_recv().expect("a warning");
+        let addr = scene.server.local_addr();
+        assert!(text.starts_with(&format!("{addr} is not a loopback address")), "{text}");
+        assert!(text.contains("auth_token_file") && text.ends_with("(host)"), "{text}");
+        assert_eq!(reported.try_recv().ok(), None, "once");
+    }
+}
+
+#[test]
 fn workers_with_one_token_call_each_other_and_others_are_refused_with_the_reason() {
     let files = Files::new("rpc-tokens");
     for (callee, caller, reason) in [
