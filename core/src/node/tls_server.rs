@@ -1,7 +1,7 @@
 //! A server and the TLS of its connections, with the interface of [`Server`]: received bytes and bytes to be sent are
 //! those of the sockets.
 //!
-//! A step of a handshake costs as much as thousands of requests, and a client that nobody knows may ask for it. So each
+//! A step of a handshake costs as much as thousands of requests, and a client that has not proven anything may ask for it. So each
 //! turn, from one input to the end of its outputs, has time for one. The bytes of further handshakes wait for
 //! [`Input::Tick`]s.
 

@@ -1,6 +1,5 @@
 //! Work that may take longer than one turn: it is done in steps, and the jobs take turns.
 
-use super::store::LIST_BYTES_MAX;
 use super::{ANSWER_WORK, KEYS_PER_STEP, Native, RequestId, ServerContext, removed_frame};
 use crate::limits::WAIT_COST_BYTES;
 use crate::session::table::SessionId;
@@ -8,6 +7,9 @@ use crate::store::engine::{LeasedKeys, Listing, PrefixScan, Removal, Stale};
 use crate::store::op::Keys;
 use crate::wire::native::ServerFrame;
 use alloc::collections::VecDeque;
+
+/// Bytes from which on the rest of a list of keys is left to the next request.
+pub(super) const LIST_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) enum Job {

@@ -1,6 +1,6 @@
 //! Store requests of native clients, both those that are answered at once and those that wait.
 
-use super::jobs::Job;
+use super::jobs::{Job, LIST_BYTES_MAX};
 use super::waiting::{Awaited, Pending};
 use super::{ANSWER_WORK, Conns, Native, RequestId, ServerContext, millis, removed_frame};
 use crate::ids::WaiterId;
@@ -13,8 +13,6 @@ use crate::wire::native::{Batched, ClientFrame, Fault, FaultCode, Found, List, M
 use alloc::borrow::Cow;
 use core::fmt::Write as _;
 
-/// Bytes from which on the rest of a list of keys is left to the next request.
-pub(super) const LIST_BYTES_MAX: usize = 1 << 20;
 /// Most keys that an error names.
 const NAMES_MAX: usize = 16;
 
