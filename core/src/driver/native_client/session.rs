@@ -10,6 +10,7 @@ use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::prelude::*;
 use crate::driver::socket::classify;
 use crate::node::native_client::Ending;
+use crate::sorted::SortedMap;
 use crate::time::Poller;
 use core::sync::atomic::Ordering;
 
@@ -31,7 +32,7 @@ pub(super) struct Session {
     opened: Option<oneshot::Sender<Result<(), Ending>>>,
     callers: HashMap<u64, Caller>,
     /// Watches and leases by their requests.
-    streams: HashMap<u64, Arc<Inbox<OwnedFrame>>>,
+    streams: SortedMap<u64, Arc<Inbox<OwnedFrame>>>,
     buffer: Box<[u8]>,
     /// Whether there was no connection in the last iteration.
     was_trying: bool,
@@ -57,7 +58,7 @@ impl Session {
             shared,
             opened,
             callers: HashMap::new(),
-            streams: HashMap::new(),
+            streams: SortedMap::new(),
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             was_trying: true,
             end_by: None,

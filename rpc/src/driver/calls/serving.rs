@@ -19,6 +19,7 @@ use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::server::{Listen, ServerFailure, StartError, open_listener};
 use rendezvous_core::driver::socket::{KeepAlive, is_newcomers_fault, within_descriptors};
 use rendezvous_core::opaque::opaque_debug;
+use rendezvous_core::sorted::SortedMap;
 use rendezvous_core::ungreeted::Ungreeted;
 use socket2::Socket;
 use std::io::ErrorKind;
@@ -102,7 +103,7 @@ impl RpcServer {
             token: io.add(server.clone()),
             state: Mutex::new(ServerState {
                 acceptor: Some(Acceptor { watch: None, listener }),
-                conns: HashMap::new(),
+                conns: SortedMap::new(),
                 ungreeted,
                 unread: Vec::new(),
                 leave_request: None,
@@ -205,7 +206,7 @@ struct ServerShared {
 struct ServerState {
     acceptor: Option<Acceptor>,
     /// Open connections by their tokens.
-    conns: HashMap<usize, Arc<Conn>>,
+    conns: SortedMap<usize, Arc<Conn>>,
     /// Those whose callers have not been admitted.
     ungreeted: Ungreeted,
     /// Connections that are not read until there is capacity.
