@@ -157,7 +157,7 @@ pub struct ServerLimits {
     /// Maximum size of the received and unsent bytes of all connections, of what TLS holds for them, and of the memory of
     /// all sessions, together, in bytes. Where it would be exceeded, the server ends the connection or session that holds most.
     pub buffered_bytes_max: u64,
-    /// Maximum work for one input, in units of about 100 ns: a look at one key, or a copy of
+    /// Maximum work for one input, in units of about 200 ns: a look at one key, or a copy of
     /// [`COPIED_BYTES_PER_UNIT`]. A request is executed as a whole; further requests of its connection, and what else
     /// is left to do, follow in later turns.
     pub work_per_input_max: u64,

@@ -731,7 +731,7 @@ struct Budget {
     spent: u64,
     /// Work for the same input that had a budget of its own.
     before: u64,
-    /// Part of the work that other connections than that of the input cause: answers to requests that waited.
+    /// Part of the work that other connections than that of the input cause: the ends of waits, and the answers to them.
     for_others: u64,
     /// Copied bytes that are less than a unit.
     copied_bytes: u64,
@@ -751,6 +751,7 @@ impl Budget {
     #[inline]
     fn spend(&mut self, engine: &Engine, conns: &mut Conns) -> bool {
         self.copied_bytes += conns.pool.take_copied_bytes();
+        self.for_others += engine.take_work_for_others();
         self.subtract(engine.take_work() + self.copied_bytes / COPIED_BYTES_PER_UNIT);
         self.copied_bytes %= COPIED_BYTES_PER_UNIT;
         self.left == 0

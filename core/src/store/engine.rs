@@ -166,6 +166,8 @@ pub struct Engine {
     limits: EngineLimits,
     /// Work since [`Engine::take_work`] was last called.
     work: Cell<u64>,
+    /// Part of that work that ends waits of others than the requester.
+    work_for_others: Cell<u64>,
     /// History, watches and leases; created by the first native session.
     extras: Option<Box<Extras>>,
     /// Fences; created when the first round ends.
@@ -184,6 +186,7 @@ impl Engine {
             leased_bytes: 0,
             limits,
             work: Cell::new(0),
+            work_for_others: Cell::new(0),
             extras: None,
             fences: None,
         }
@@ -234,9 +237,22 @@ impl Engine {
         self.work.take() + self.fences.as_ref().map_or(0, |fences| fences.take_work())
     }
 
+    /// Returns the part of the work since the last call of this that ended waits of others than the requester.
+    pub fn take_work_for_others(&self) -> u64 {
+        self.work_for_others.take()
+    }
+
     #[inline]
     fn count_work(&self, units: u64) {
         self.work.set(self.work.get() + units);
+    }
+
+    /// Counts the waits that a request has ended: as many as there were `before`, less those that are left.
+    #[inline]
+    fn count_ended_waits(&self, before: usize) {
+        let ended = (before - self.waits.registrations()) as u64;
+        self.count_work(ended);
+        self.work_for_others.set(self.work_for_others.get() + ended);
     }
 
     /// Returns the number of table entries that keys, queues and waiters occupy; 0 for an empty store.
@@ -513,7 +529,7 @@ impl Engine {
         let before = self.waits.registrations();
         self.waits.satisfy_presence(slot, &mut self.slots, &mut self.released);
         self.waits.release_first(slot, &mut self.slots, &mut self.released);
-        self.count_work((before - self.waits.registrations()) as u64);
+        self.count_ended_waits(before);
         Ok(Answer::Nothing)
     }
 
@@ -568,7 +584,7 @@ impl Engine {
     fn wake_all(&mut self, slot: SlotId) {
         let before = self.waits.registrations();
         self.waits.satisfy_all(slot, &mut self.slots, &mut self.released);
-        self.count_work((before - self.waits.registrations()) as u64);
+        self.count_ended_waits(before);
     }
 
     /// Checks the capacity to replace the value of `key` by one of `bytes` bytes. A value that does not grow always

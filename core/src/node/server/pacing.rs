@@ -70,6 +70,8 @@ impl Usage {
 pub(super) struct Pacing {
     /// Connections that are not costly: the last two that sent a request, and when. One of them may become costly.
     light: [Option<(ConnId, Instant)>; 2],
+    /// When the last one before these two sent a request. Both of them may become costly.
+    light_before: Option<Instant>,
     /// End of the pause after the last slice.
     resumes_at: Instant,
 }
@@ -79,6 +81,10 @@ impl Pacing {
     #[inline]
     pub(super) fn note_light(&mut self, now: Instant, conn: ConnId) {
         if self.light[0].is_some_and(|(last, _)| last != conn) {
+            self.light_before = match self.light[1] {
+                Some((other, at)) if other != conn => Some(at),
+                _ => self.light_before,
+            };
             self.light[1] = self.light[0];
         }
         self.light[0] = Some((conn, now));
@@ -93,7 +99,8 @@ impl Pacing {
 
     /// Returns when a connection that is not costly last sent a request; `None` if that is long ago.
     fn light_at(&self, now: Instant) -> Option<Instant> {
-        self.light.iter().flatten().map(|&(_, at)| at).filter(|&at| at + ALONE >= now).max()
+        let last = self.light.iter().flatten().map(|&(_, at)| at);
+        last.chain(self.light_before).filter(|&at| at + ALONE >= now).max()
     }
 
     /// Returns whether only costly connections are active.
@@ -239,5 +246,18 @@ mod tests {
         pacing.note_light(now, ONE);
         pacing.forget_light(ONE);
         assert!(pacing.is_alone(now));
+    }
+
+    #[test]
+    fn a_client_is_not_forgotten_because_two_others_become_costly() {
+        let (now, third) = (start(), ConnId { index: 3, generation: 0 });
+        let mut pacing = Pacing::default();
+        for conn in [third, ONE, OTHER, ONE] {
+            pacing.note_light(now, conn);
+        }
+        pacing.forget_light(ONE);
+        pacing.forget_light(OTHER);
+        assert!(!pacing.is_alone(now), "the third is still active");
+        assert!(pacing.is_alone(now + ALONE + MS));
     }
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::limits::HistoryLimits;
+use crate::node::server::tests::wait;
 
 /// Work of a turn in these tests.
 pub(super) const TURN: u64 = 200;
@@ -99,6 +100,24 @@ fn a_client_that_asks_for_much_does_not_delay_the_others() {
     assert!(turns > 20, "{turns} turns");
     assert_eq!(rig.lines(greedy).len(), 100);
     assert!(rig.server.wants_read(greedy) && rig.readable.contains(&greedy));
+}
+
+/// A leader sets one key for which all others wait.
+#[test]
+fn a_client_that_ends_many_waits_is_not_costly() {
+    let mut rig = Rig::new(ServerLimits::default());
+    let waiting: Vec<ConnId> = (0..2000).map(|index| rig.greeted(index)).collect();
+    for &conn in &waiting {
+        rig.send(conn, &wait(b"/k"));
+    }
+    let (leader, other) = (rig.open(2000, "leader"), rig.open(2001, "other"));
+    assert_eq!(rig.wanted(leader, 1, &ClientFrame::Set { key: key("/k"), value: b"v" }).len(), 1);
+    for id in 1..=3 {
+        let add = ClientFrame::Add { key: key("/n"), delta: 1 };
+        assert_eq!(rig.wanted(other, id, &add).len(), 1);
+        assert_eq!(rig.wanted(leader, 1 + id, &add).len(), 1, "it is served at once");
+    }
+    assert!(waiting.iter().all(|&conn| rig.got(conn) == [0]));
 }
 
 #[test]
