@@ -125,7 +125,7 @@ pub struct UngreetedLimits {
 
 impl Default for UngreetedLimits {
     fn default() -> Self {
-        Self { count_max: 1024, time_min: Duration::from_millis(500) }
+        Self { count_max: 1 << 14, time_min: Duration::from_secs(1) }
     }
 }
 

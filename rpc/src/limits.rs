@@ -64,7 +64,10 @@ pub struct ConnectionLimits {
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { count_max: 1 << 17, ungreeted: UngreetedLimits::default() }
+        Self {
+            count_max: 1 << 17,
+            ungreeted: UngreetedLimits { count_max: 1024, ..UngreetedLimits::default() },
+        }
     }
 }
 

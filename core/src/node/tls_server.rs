@@ -16,6 +16,9 @@ use alloc::collections::VecDeque;
 /// Unit in which the memory of TLS is counted.
 const PAGE_BYTES: usize = 4096;
 
+/// Number of handshakes that wait from which on no connection is accepted.
+const WAITING_MAX: usize = 256;
+
 /// A server whose clients may use TLS. Without a configuration it passes everything on.
 #[derive(Debug)]
 pub struct TlsServer {
@@ -98,9 +101,12 @@ impl TlsServer {
 
     /// Returns when the caller may accept the next connection, as [`Server::accepts_at`] does.
     pub fn accepts_at(&self) -> Option<Instant> {
-        let at = self.server.accepts_at()?;
-        // Those that wait for the server have not had their time yet.
-        Some(if self.waiting.is_empty() { at } else { Instant::MAX })
+        match self.server.accepts_at() {
+            None if self.waiting.len() < WAITING_MAX => None,
+            Some(at) if self.waiting.is_empty() => Some(at),
+            // Those that wait for the server have not had their time yet.
+            _ => Some(Instant::MAX),
+        }
     }
 
     /// Returns whether the caller may read from `conn`.

@@ -366,6 +366,24 @@ fn a_turn_does_one_step_of_a_handshake_and_members_do_not_wait_for_the_others() 
 }
 
 #[test]
+fn no_connection_is_accepted_while_many_handshakes_wait() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let client = Client::new(&mut rig, 0, &authority.client(None));
+    let conns: Vec<ConnId> = (1..258).map(|index| rig.connect(index)).collect();
+    for conn in conns {
+        assert_eq!(rig.server.accepts_at(), None);
+        let input = Input::Received { conn, bytes: client.stage.unsent() };
+        rig.server.handle(NOW, input).expect("a legal input");
+    }
+    assert_eq!(rig.server.accepts_at(), Some(Instant::MAX));
+    rig.feed(Input::Tick);
+    assert_eq!(rig.server.accepts_at(), Some(Instant::MAX), "it is still the same turn");
+    rig.feed(Input::Tick);
+    assert_eq!(rig.server.accepts_at(), None);
+}
+
+#[test]
 fn bytes_may_arrive_one_by_one() {
     let authority = Authority::new();
     let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
