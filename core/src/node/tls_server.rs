@@ -1,9 +1,9 @@
 //! A server and the TLS of its connections, with the interface of [`Server`]: received bytes and bytes to be sent are
 //! those of the sockets.
 //!
-//! A step of a handshake costs as much as thousands of requests, and a client that has not proven anything may ask for it. So each
-//! turn, from one input to the end of its outputs, has time for one. The bytes of further handshakes wait for
-//! [`Input::Tick`]s.
+//! A step of a handshake costs as much as thousands of requests, and any client may ask for it before it has proven
+//! anything. So each turn, from one input to the end of its outputs, has time for one. The bytes of further handshakes
+//! wait for [`Input::Tick`]s.
 
 use super::server::{Input, InputError, Output, Server, ServerInstance, Stats, TLS_FIRST_BYTE};
 use crate::ids::ConnId;

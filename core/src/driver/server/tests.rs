@@ -106,7 +106,7 @@ fn a_reader_that_never_reads_holds_nobody_up_and_little_memory() {
 }
 
 #[test]
-fn clients_that_do_not_greet_keep_nobody_out() {
+fn clients_that_do_not_greet_keep_no_other_out() {
     let ungreeted = UngreetedLimits { count_max: 8, time_min: Duration::from_millis(20) };
     let handshake_timeout = Duration::from_secs(3600);
     let limits = ServerLimits { ungreeted, handshake_timeout, ..ServerLimits::default() };

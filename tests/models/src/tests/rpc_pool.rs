@@ -62,7 +62,7 @@ fn all_jobs_have_run_when_the_pool_rests() {
 }
 
 #[test]
-fn jobs_that_no_thread_can_be_started_for_keep_nobody_waiting() {
+fn the_pool_rests_when_no_thread_can_be_started() {
     check(|| {
         let (pool, counts) = (Arc::new(Pool::new(2)), Arc::new(Counts::default()));
         REFUSED.store(2, Ordering::SeqCst);
