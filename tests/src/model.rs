@@ -247,6 +247,15 @@ impl Model {
         while poll.released.is_empty() && self.wake_oldest(key, poll) {}
     }
 
+    /// Wakes the next client that waits for an item of a queue that has one. Returns the clients that it woke.
+    pub fn pass_on(&mut self, queue: &[u8]) -> Vec<ConnId> {
+        let mut poll = Iteration::default();
+        if self.queues.contains_key(queue) {
+            self.wake_one(queue, &mut poll);
+        }
+        poll.released
+    }
+
     /// Gives the key to the oldest wait for it. Returns whether there was one.
     fn wake_oldest(&mut self, key: &[u8], poll: &mut Iteration) -> bool {
         let waits_for_key = |wait: &Wait| wait.missing.iter().any(|missing| missing == key);

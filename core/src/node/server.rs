@@ -327,6 +327,7 @@ impl Server {
         if is_parked {
             self.park(id);
         }
+        self.pass_on_cancelled(id);
         let Some(conn) = self.conns.at(id) else { return };
         if !conn.inbox.is_empty() {
             conn.last_received_at = self.now;
@@ -378,10 +379,6 @@ impl Server {
             let (Some(conn), pool) = conns.parts(id) else { return Ok((used, Rest::Nothing)) };
             let Protocol::C10d(machine) = &mut conn.protocol else { return Ok((used, Rest::Nothing)) };
             if used == input.len() {
-                let queues = machine.cancelled_wakes();
-                if !queues.is_empty() {
-                    self.pass_on(&queues);
-                }
                 return Ok((used, Rest::Nothing));
             }
             if is_over {

@@ -8,6 +8,7 @@ use crate::rig::Rig;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{FrameLimits, ServerLimits};
 use rendezvous_core::node::server::Input;
+use rendezvous_core::store::op::Request;
 use rendezvous_core::time::Duration;
 use rendezvous_core::wire::c10d::{Frame, Scan, Scanner, parse_frame};
 use std::collections::BTreeMap;
@@ -54,6 +55,9 @@ struct Client {
     greeted: bool,
     /// All bytes of its answers.
     due: Vec<u8>,
+    /// Queues of which a push has woken it, and which it has not used since.
+    wakes: Vec<Vec<u8>>,
+    has_cancelled: bool,
     ending: Ending,
 }
 
@@ -112,6 +116,46 @@ impl World {
         if let Some(model) = &mut self.model {
             model.forget(conn);
         }
+        self.pass_on(conn);
+    }
+
+    /// Wakes other clients in the place of one that does not use its wake-ups.
+    fn pass_on(&mut self, conn: ConnId) {
+        let client = self.clients.get_mut(&conn).expect("a client of this world");
+        client.has_cancelled = false;
+        for queue in core::mem::take(&mut client.wakes) {
+            let woken = self.model.as_mut().map(|model| model.pass_on(&queue)).unwrap_or_default();
+            self.wake(woken, Some(&queue));
+        }
+    }
+
+    /// Tells clients that their waits have ended, because of an item of `queue` or because of a value.
+    fn wake(&mut self, woken: Vec<ConnId>, queue: Option<&[u8]>) {
+        for conn in woken {
+            let client = self.clients.get_mut(&conn).expect("a client that waits is connected");
+            client.due.push(0);
+            if let Some(queue) = queue {
+                client.wakes.push(queue.to_vec());
+                client.has_cancelled = false;
+            }
+        }
+    }
+
+    /// Passes the wake-ups on that a client does not use with this request.
+    fn use_wakes(&mut self, conn: ConnId, request: &Request<'_>) {
+        let client = self.clients.get_mut(&conn).expect("an open one");
+        match request {
+            _ if client.wakes.is_empty() => {}
+            Request::CancelWait => client.has_cancelled = true,
+            Request::QueuePop { key } => {
+                let key = key.pieces().concat();
+                match client.wakes.iter().position(|queue| *queue == key) {
+                    Some(at) => drop(client.wakes.swap_remove(at)),
+                    None => self.pass_on(conn),
+                }
+            }
+            _ => self.pass_on(conn),
+        }
     }
 
     fn deliver(&mut self, conn: ConnId, chunk: &[u8]) {
@@ -122,6 +166,10 @@ impl World {
         client.last_received_at.extend_from_slice(chunk);
         while let Some(frame) = self.next_frame(conn) {
             self.expect(conn, &frame);
+        }
+        let client = self.clients.get_mut(&conn).expect("an open one");
+        if client.has_cancelled && client.last_received_at.is_empty() {
+            self.pass_on(conn);
         }
         self.rig.send(conn, chunk);
     }
@@ -158,8 +206,16 @@ impl World {
 
     /// Passes the model's result of a frame to the clients that it concerns.
     fn expect(&mut self, conn: ConnId, frame: &[u8]) {
+        let parsed = parse_frame(frame).expect("a whole frame");
+        let pushed = match &parsed {
+            Frame::Request(request) => {
+                self.use_wakes(conn, request);
+                if let Request::QueuePush { key, .. } = request { Some(key.pieces().concat()) } else { None }
+            }
+            _ => None,
+        };
         let client = self.clients.get_mut(&conn).expect("an open one");
-        let poll = match parse_frame(frame).expect("a whole frame") {
+        let poll = match parsed {
             Frame::Validate { .. } if !client.greeted => return client.greeted = true,
             Frame::Validate { .. } => None,
             Frame::Ping { nonce } => return client.due.extend(nonce.to_le_bytes()),
@@ -172,9 +228,7 @@ impl World {
             client.ending = Ending::WhenSent;
             return self.forget(conn);
         };
-        for waiter in poll.released {
-            self.clients.get_mut(&waiter).expect("a client that waits is connected").due.push(0);
-        }
+        self.wake(poll.released, pushed.as_deref());
         self.clients.get_mut(&conn).expect("an open one").due.extend(poll.answer);
     }
 

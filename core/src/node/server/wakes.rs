@@ -22,6 +22,20 @@ impl Server {
         }
     }
 
+    /// As [`Server::pass_on`], if the last request of a c10d connection has cancelled its waits, and nothing follows it.
+    #[inline]
+    pub(super) fn pass_on_cancelled(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.at(id)
+            && conn.inbox.is_empty()
+            && let Protocol::C10d(machine) = &mut conn.protocol
+        {
+            let queues = machine.cancelled_wakes();
+            if !queues.is_empty() {
+                self.pass_on(&queues);
+            }
+        }
+    }
+
     /// Answers the native requests that have been released.
     #[inline]
     pub(super) fn serve_released(&mut self) {
