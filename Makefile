@@ -163,11 +163,11 @@ bench: ## Criterion benches, then the tables beside the kernel's floor and PyTor
 	$(CARGO) bench -p rendezvous-benches --features criterion
 	$(PYTHON) benches/peers/run.py
 
-fuzz: ## Each fuzz target for FUZZ_SECONDS, JOBS at a time; resumes, and adds up in target/fuzz; needs a nightly toolchain
+fuzz: ## Each fuzz target for FUZZ_SECONDS, JOBS at a time; resumes, and adds up in fuzz/record.json; needs a nightly toolchain
 	$(call needs,$(PYTHON) fuzz/run.py runs the targets)
 	$(PYTHON) fuzz/run.py --seconds $(FUZZ_SECONDS) --jobs $(JOBS)
 
-soak: ## The simulator over SEEDS further seeds of each world in JOBS processes; resumes, and adds up in target/soak
+soak: ## The simulator over SEEDS further seeds of each world in JOBS processes; resumes, and adds up in tests/soak.json
 	$(call needs,$(PYTHON) tests/soak.py runs the simulator in parallel)
 	$(CARGO) build --locked --release -p rendezvous-tests --bin sim
 	$(PYTHON) tests/soak.py --seeds $(SEEDS) --jobs $(JOBS)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Runs the fuzz targets, adds up executions and CPU time, and resumes with the inputs that earlier runs have found.
 
-`make fuzz` runs each target for FUZZ_SECONDS. What it needs and does not find, it installs below target/tools
-(cargo-fuzz) or names in one line (a nightly toolchain, a C++ compiler). The record and the inputs are in target/fuzz.
+`make fuzz` runs each target for FUZZ_SECONDS, in slices, so that an interrupted run loses little. What it needs and does
+not find, it installs below target/tools (cargo-fuzz) or names in one line (a nightly toolchain, a C++ compiler). The
+inputs are in target/fuzz. The sums are in fuzz/record.json, which is committed: no machine runs for all of the time.
 `--summary` prints the sums and runs nothing. The exit code is 1 if a target failed in this run.
 """
 
@@ -21,6 +22,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CARGO_FUZZ = "0.13.2"
 # Longest input, in bytes, and the time after which one input counts as a failure, in seconds.
 INPUT_BYTES_MAX, INPUT_SECONDS_MAX, MEMORY_MIB_MAX = 4096, 60, 4096
+# Time of a slice, in seconds.
+SLICE_SECONDS = 240
 
 
 def run(command, **keywords):
@@ -90,11 +93,12 @@ def main():
     parser.add_argument("--seconds", type=int, default=60, help="time for each target")
     parser.add_argument("--jobs", type=int, default=1, help="targets at a time")
     parser.add_argument("--toolchain", default="nightly", help="toolchain with sanitizers")
-    parser.add_argument("--record", default=os.path.join(ROOT, "target", "fuzz"), help="folder of the record")
+    parser.add_argument("--record", default=os.path.join(ROOT, "target", "fuzz"), help="folder of the inputs")
+    parser.add_argument("--sums", default=os.path.join(ROOT, "fuzz", "record.json"), help="file of the sums")
     parser.add_argument("--summary", action="store_true", help="print the sums of the record only")
     parser.add_argument("targets", nargs="*", help="targets; all by default")
     options = parser.parse_args()
-    path = os.path.join(options.record, "record.json")
+    path = options.sums
     try:
         with open(path, encoding="utf-8") as file:
             record = json.load(file)
@@ -117,8 +121,8 @@ def main():
     folder = os.path.join(built, re.search(r"host: (\S+)", host)[1], "release")
     failed, lock = [], threading.Lock()
 
-    def one(target):
-        executions, cpu_s, findings = fuzz(options, os.path.join(folder, target), target, options.seconds)
+    def one(target, seconds):
+        executions, cpu_s, findings = fuzz(options, os.path.join(folder, target), target, seconds)
         with lock:
             sums = record.setdefault(target, empty())
             sums["executions"] += executions
@@ -126,7 +130,8 @@ def main():
             sums["clean_cpu_s"] = 0.0 if findings else sums["clean_cpu_s"] + cpu_s
             sums["findings"] += findings
             with open(path + ".new", "w", encoding="utf-8") as file:
-                json.dump(record, file, indent=1)
+                json.dump(record, file, indent=1, sort_keys=True)
+                file.write("\n")
             os.replace(path + ".new", path)
             for finding in findings:
                 failed.append(target)
@@ -135,7 +140,11 @@ def main():
 
     os.makedirs(options.record, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(one, options.targets or listed))
+        left, targets = options.seconds, options.targets or listed
+        while left > 0:
+            # The targets in turns, so that an interrupted run has something of each.
+            list(pool.map(one, targets, [min(left, SLICE_SECONDS)] * len(targets)))
+            left -= SLICE_SECONDS
     print(summary(record))
     sys.exit(1 if failed else 0)
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Runs the simulator over seeds that no earlier run has used, in parallel, and adds up what it found.
 
-`make soak SEEDS=100000` runs so many further seeds of each world. The record under target/soak holds the next seed of
-each world and the sums; an interrupted run loses at most one chunk for each process. `--summary` prints the sums and
-runs nothing. A failure prints the command that replays it, and the exit code is 1 as long as the record has failures.
+`make soak SEEDS=100000` runs so many further seeds of each world. The record, tests/soak.json, holds the next seed of
+each world and the sums; it is committed, so that no machine has to run all seeds. An interrupted run loses at most one
+chunk for each process. `--summary` prints the sums and runs nothing. A failure prints the command that replays it, and
+the exit code is 1 as long as the record has failures.
 """
 
 import argparse
@@ -39,6 +40,7 @@ def load(path):
 def save(path, record):
     with open(path + ".new", "w", encoding="utf-8") as file:
         json.dump(record, file, indent=1)
+        file.write("\n")
     os.replace(path + ".new", path)
 
 
@@ -67,12 +69,12 @@ def play(sim, world, start, count):
     return {**sums, "cpu_s": seconds}, replays
 
 
-def chunks(record, seeds):
+def chunks(record, worlds, seeds):
     """Yields (world, start, count), the worlds in turns, so that an interrupted run has seeds of each."""
-    left = {world: seeds for world in WORLDS}
-    at = {world: record["worlds"].setdefault(world, empty_world())["next"] for world in WORLDS}
+    left = {world: seeds for world in worlds}
+    at = {world: record["worlds"].setdefault(world, empty_world())["next"] for world in worlds}
     while any(left.values()):
-        for world in WORLDS:
+        for world in worlds:
             count = min(left[world], CHUNK[world])
             if count:
                 yield world, at[world], count
@@ -90,11 +92,10 @@ def summary(record):
 
 
 def soak(options, record):
-    path = os.path.join(options.record, "record.json")
     # Chunks end in any order; the next seed of a world moves on over those that have ended without a gap.
     ended = {world: {} for world in WORLDS}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        waiting, running = chunks(record, options.seeds), {}
+        waiting, running = chunks(record, options.worlds, options.seeds), {}
         while True:
             while len(running) < options.jobs and (chunk := next(waiting, None)):
                 running[pool.submit(play, options.sim, *chunk)] = chunk
@@ -113,7 +114,7 @@ def soak(options, record):
                     record["replays"] += replays
                     for command in replays:
                         print(f"replay: {command}", flush=True)
-            save(path, record)
+            save(options.record, record)
 
 
 def main():
@@ -121,17 +122,18 @@ def main():
     parser.add_argument("--sim", default="target/release/sim", help="the simulator")
     parser.add_argument("--seeds", type=int, default=0, help="further seeds of each world")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
-    parser.add_argument("--record", default="target/soak", help="folder of the record")
+    parser.add_argument("--record", default="tests/soak.json", help="file of the record")
+    parser.add_argument("--worlds", nargs="*", default=WORLDS, choices=WORLDS, help="worlds; all by default")
     parser.add_argument("--summary", action="store_true", help="print the sums of the record only")
     options = parser.parse_args()
-    os.makedirs(options.record, exist_ok=True)
-    with open(os.path.join(options.record, "lock"), "w", encoding="utf-8") as lock:
+    os.makedirs("target/soak", exist_ok=True)
+    with open("target/soak/lock", "w", encoding="utf-8") as lock:
         if not options.summary:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 sys.exit(f"another soak writes {options.record}")
-        record = load(os.path.join(options.record, "record.json"))
+        record = load(options.record)
         if not options.summary:
             soak(options, record)
     print(summary(record))

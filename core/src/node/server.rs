@@ -318,7 +318,7 @@ impl Server {
         self.note_greeting(id);
         let Some(conn) = self.conns.at(id) else { return };
         conn.inbox = kept;
-        conn.usage.add(self.now, self.budget.own() - before);
+        conn.usage.add(self.now, self.budget.own().saturating_sub(before));
         if conn.usage.is_costly(self.now) {
             self.pacing.forget_light(id);
         } else if has_served {
@@ -454,6 +454,9 @@ impl Server {
         }
         let (Some(conn), pool) = conns.parts(id) else { return Ok(true) };
         stats.requests += 1;
+        if listing.bytes().len() + 8 > limits.answer_bytes_max {
+            return Err(CloseReason::AnswerTooLong(listing.bytes().len() + 8));
+        }
         let mut writer = conn.outbox.writer(pool);
         writer.put(&listing.count().to_le_bytes());
         writer.put_shared(listing.bytes());

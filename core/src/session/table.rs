@@ -181,7 +181,7 @@ impl Sessions {
         let limit = self.limits.waiting_bytes_max;
         let Some(session) = self.sessions.get_mut(session) else { return Ok(()) };
         if session.waiting_bytes.saturating_add(bytes) > limit {
-            let text = b"bytes of requests that wait and of watches";
+            let text = b"bytes of requests that wait or are not done, of watches and of leases";
             return Err(Fault { text, ..Fault::new(FaultCode::TooMany, limit, 0) });
         }
         session.waiting_bytes += bytes;

@@ -33,7 +33,9 @@ impl Server {
         while self.buffered_bytes() > self.limits.buffered_bytes_max {
             let conn = self.conns.largest_holder();
             let session = self.native.as_ref().and_then(|native| native.largest_holder());
-            match (conn, session) {
+            // What belongs to no connection and no session is a job's, and ends with it.
+            let conn = conn.filter(|&(_, held)| held > 0);
+            match (conn, session.filter(|&(_, held)| held > 0)) {
                 (conn, Some((session, held))) if conn.is_none_or(|(_, charged)| charged < held) => {
                     self.with_native(|native, context| native.expel(context, session, Why::Limit));
                 }

@@ -340,7 +340,7 @@ impl Native {
             return Ok(true);
         }
         if let Ok(Some(frame)) = &parsed
-            && removes_prefix_at_once(frame)
+            && removes_prefix_at_once(frame, context.limits.txn_parts_max)
             && !context.order_keys()
         {
             return Ok(false);
@@ -595,7 +595,9 @@ impl Native {
 
     /// Ends all that belongs to a session that has ended.
     fn end_session(&mut self, context: &mut ServerContext<'_>, session: SessionId, node: &[u8], why: Why) {
-        self.begin(context, Job::EndSession(session), None);
+        self.end_jobs(session);
+        let until = context.engine.revision();
+        self.begin(context, Job::EndSession { session, until }, None);
         self.end_arrivals(context, session, node, why);
         self.tokens.remove(session);
         self.end_participation(context, session, why);
@@ -658,10 +660,10 @@ mod tests;
 /// Most bytes of text in an error, so that it stays short even if the names in it are long.
 const TEXT_BYTES_MAX: usize = 32 * 1024;
 
-/// Returns whether a request removes the keys with a prefix in one turn.
-fn removes_prefix_at_once(frame: &ClientFrame<'_>) -> bool {
+/// Returns whether a request removes the keys with a prefix in one turn. A transaction of more parts is refused.
+fn removes_prefix_at_once(frame: &ClientFrame<'_>, txn_parts_max: usize) -> bool {
     match frame {
-        ClientFrame::Txn { then, otherwise, .. } => {
+        ClientFrame::Txn { then, otherwise, .. } if then.len() + otherwise.len() <= txn_parts_max => {
             then.iter().chain(otherwise.iter()).any(|write| matches!(write, Write::DeletePrefix { .. }))
         }
         ClientFrame::Batch { requests } => {

@@ -58,9 +58,12 @@ impl Fences {
     }
 }
 
+/// Digits of the largest number.
+const DIGITS_MAX: usize = 20;
+
 /// Parses the number before the first slash, which must be in canonical form, without leading zeros.
 fn number(text: &[u8]) -> Option<u64> {
-    let end = text.iter().position(|&byte| byte == b'/')?;
+    let end = text.iter().take(DIGITS_MAX + 1).position(|&byte| byte == b'/')?;
     let digits = core::str::from_utf8(&text[..end]).ok()?;
     let plain =
         digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
@@ -141,5 +144,12 @@ mod tests {
         let key = [b"/r.", &[b'x'; 1024][..], b".1/k"].concat();
         assert_eq!(fences.find(&key), Some(Stale { round: 1, over: 1 }));
         assert!(fences.take_work() <= key.len() as u64 / 8 + 1);
+    }
+
+    #[test]
+    fn a_number_is_found_without_a_look_at_the_whole_key() {
+        assert_eq!(number(b"18446744073709551615/x"), Some(u64::MAX));
+        assert_eq!(number(b"118446744073709551615/x"), None);
+        assert_eq!(number(&[b'1'; 100_000]), None);
     }
 }

@@ -75,6 +75,13 @@ impl PrefixScan {
     }
 }
 
+impl Removal {
+    /// Returns whether it has looked at a key.
+    pub const fn has_begun(&self) -> bool {
+        self.scan.after.is_some()
+    }
+}
+
 /// Removal of the keys with a prefix, in steps.
 #[derive(Debug)]
 pub struct Removal {
@@ -207,6 +214,7 @@ impl Engine {
                 (scan.after, scan.is_over) = (Some(key), false);
                 return None;
             }
+            self.count_work((items.len() / ITEMS_PER_KEY) as u64);
             items.clear();
         }
         scan.is_over.then_some(*removed)
@@ -444,9 +452,17 @@ impl Engine {
     /// # Errors
     /// The lease does not exist.
     pub fn lease_end(&mut self, lease: LeaseId) -> Result<LeasedKeys, LeaseError> {
+        self.lease_end_at(lease, self.revision)
+    }
+
+    /// As [`Engine::lease_end`]. Values that changed after the revision `until` stay.
+    ///
+    /// # Errors
+    /// The lease does not exist.
+    pub fn lease_end_at(&mut self, lease: LeaseId, until: u64) -> Result<LeasedKeys, LeaseError> {
         self.count_work(LEASE_WORK);
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
-        Ok(LeasedKeys { lease, keys: extras.leases.end(lease)?, until: self.revision, removed: 0 })
+        Ok(LeasedKeys { lease, keys: extras.leases.end(lease)?, until, removed: 0 })
     }
 
     /// Removes up to `keys_max` keys of a lease that has ended, except those that were set or attached to another lease
@@ -501,9 +517,10 @@ impl Engine {
         let prefix = contiguous_key(prefix, &mut self.joined);
         let limit = self.limits.removed_at_once_max;
         let left = limit.saturating_sub(others);
-        let all = self.slots.ordered().with_prefix(prefix, Bound::Included(prefix));
-        let count = all.take(left + 1).count();
-        self.count_work(count as u64);
+        let slots = self.slots.ordered();
+        let all = slots.with_prefix(prefix, Bound::Included(prefix)).take(left + 1);
+        let count = all.map(|id| 1 + slots.items(id) / ITEMS_PER_KEY).fold(0, usize::saturating_add);
+        self.count_work(count.min(left + 1) as u64);
         if count > left { Err(ApplyError::TooManyKeys(limit)) } else { Ok(count) }
     }
 

@@ -91,7 +91,13 @@ impl Prefixes {
         while let Some(id) = lookup.next.take() {
             self.visit();
             let node = &self.nodes[id];
-            lookup.rest = lookup.rest.strip_prefix(&*node.label).filter(|_| node.active > 0)?;
+            if node.active == 0 {
+                return None;
+            }
+            // The label of the root is empty and has no memory: comparing nothing with it costs more than all the rest.
+            if !node.label.is_empty() {
+                lookup.rest = lookup.rest.strip_prefix(&*node.label)?;
+            }
             lookup.next = self.child(id, lookup.rest);
             if node.activations > 0 {
                 return Some(id);

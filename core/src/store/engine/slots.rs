@@ -311,6 +311,11 @@ impl<'s> Ordered<'s> {
         slots.order.iter().flat_map(move |order| order.range(from, |id| &*slots[id].key))
     }
 
+    /// Returns the number of queued items of a slot.
+    pub(super) fn items(self, id: SlotId) -> usize {
+        self.0[id].queue.as_ref().map_or(0, VecDeque::len)
+    }
+
     /// Returns the slots with a value.
     pub(super) fn present(self) -> Vec<SlotId> {
         self.from(Bound::Unbounded).filter(|&id| self.0.is_present(id)).collect()

@@ -8,6 +8,8 @@ use crate::store::op::Keys;
 use crate::wire::native::ServerFrame;
 use alloc::collections::VecDeque;
 
+/// Leases, watches and waits that end in one step.
+const ENDS_PER_STEP: usize = 64;
 /// Bytes from which on the rest of a list of keys is left to the next request.
 pub(super) const LIST_BYTES_MAX: usize = 1 << 20;
 
@@ -21,13 +23,13 @@ pub(super) enum Job {
     RemoveLeased(LeasedKeys),
     /// Fails the waits for keys that can no longer be set.
     FailWaits(PrefixScan, Stale),
-    /// Ends the waits, watches and leases of a session that has ended.
-    EndSession(SessionId),
+    /// Ends the leases, watches and waits of a session that has ended. Values that changed after this revision stay.
+    EndSession { session: SessionId, until: u64 },
 }
 
 /// Job that is not done, and the request that it answers.
 #[derive(Debug)]
-struct Begun {
+struct PendingJob {
     job: Job,
     request: Option<RequestId>,
     /// Bytes that the session of the request is charged for the job.
@@ -35,7 +37,7 @@ struct Begun {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Jobs(VecDeque<Begun>);
+pub(super) struct Jobs(VecDeque<PendingJob>);
 
 impl Jobs {
     pub(super) fn is_empty(&self) -> bool {
@@ -44,89 +46,107 @@ impl Jobs {
 }
 
 impl Native {
-    /// Does a job as far as this turn allows. The rest follows in later turns; until then the session of the request
-    /// is charged for it.
-    pub(super) fn begin(
-        &mut self,
-        context: &mut ServerContext<'_>,
-        mut job: Job,
-        request: Option<RequestId>,
-    ) {
-        while !self.step(context, &mut job, request) {
-            if !context.is_budget_spent() {
-                continue;
+    /// Does a job as far as this turn allows. The rest follows in later turns. The session of the request is charged for
+    /// the job until it is done.
+    pub(super) fn begin(&mut self, context: &mut ServerContext<'_>, job: Job, request: Option<RequestId>) {
+        let charge = job.held_bytes_max(context.limits.frame.key_bytes_max);
+        if let Some(request) = request
+            && let Err(fault) = self.sessions.charge(request.session, charge)
+        {
+            return self.fail(context, request, fault);
+        }
+        let mut pending = PendingJob { job, request, charge };
+        while !self.step(context, &mut pending) {
+            if context.is_budget_spent() {
+                return self.jobs.0.push_back(pending);
             }
-            let charge = job.held_bytes_max(context.limits.frame.key_bytes_max);
-            match request.map(|request| (request, self.sessions.charge(request.session, charge))) {
-                Some((request, Err(fault))) => self.fail(context, request, fault),
-                _ => self.jobs.0.push_back(Begun { job, request, charge }),
-            }
-            return;
         }
     }
 
     /// Continues the jobs, one step of each after the other.
     pub(super) fn run_jobs(&mut self, context: &mut ServerContext<'_>) {
         while !self.jobs.is_empty() && !context.is_budget_spent() {
-            let Some(mut begun) = self.jobs.0.pop_front() else { return };
-            if !self.step(context, &mut begun.job, begun.request) {
-                self.jobs.0.push_back(begun);
-            } else if let Some(request) = begun.request {
-                self.sessions.discharge(request.session, begun.charge);
+            let Some(mut pending) = self.jobs.0.pop_front() else { return };
+            if !self.step(context, &mut pending) {
+                self.jobs.0.push_back(pending);
             }
         }
     }
 
+    /// Drops what a session that has ended has asked for: lists, which it will not receive, and removals that have
+    /// removed nothing.
+    pub(super) fn end_jobs(&mut self, session: SessionId) {
+        self.jobs.0.retain(|PendingJob { job, request, .. }| {
+            let may_go = match job {
+                Job::List(_) => true,
+                Job::Remove(removal) => !removal.has_begun(),
+                _ => false,
+            };
+            !may_go || request.is_none_or(|request| request.session != session)
+        });
+    }
+
     /// Does one step. Returns whether the job is done.
-    fn step(&mut self, context: &mut ServerContext<'_>, job: &mut Job, request: Option<RequestId>) -> bool {
-        match job {
+    fn step(&mut self, context: &mut ServerContext<'_>, pending: &mut PendingJob) -> bool {
+        match &mut pending.job {
             Job::List(listing) => {
                 if !context.engine.list_some(listing, KEYS_PER_STEP) {
                     return false;
                 }
+                let more = listing.has_more();
+                // invariant: a list ends at 1 MiB, so it has far fewer keys than `usize` counts
+                let count = usize::try_from(listing.count()).unwrap_or(usize::MAX);
+                let (request, charge) = (pending.request, pending.charge);
                 listing.bytes().read(|bytes| {
-                    // invariant: a list ends at 1 MiB, so it has far fewer keys than `usize` counts
-                    let keys = Keys::packed(usize::try_from(listing.count()).unwrap_or(usize::MAX), bytes);
-                    let more = listing.has_more();
-                    self.finish(context, request, &ServerFrame::KeyList { more, keys });
+                    let keys = Keys::packed(count, bytes);
+                    self.finish(context, request, charge, &ServerFrame::KeyList { more, keys });
                 });
             }
             Job::Remove(removal) => {
                 let Some(removed) = context.engine.remove_some(removal, KEYS_PER_STEP) else { return false };
                 let frame = removed_frame(removed, context.engine.revision());
-                self.finish(context, request, &frame);
+                self.finish(context, pending.request, pending.charge, &frame);
             }
             Job::RemoveLeased(leased) => {
                 let Some(removed) = context.engine.remove_leased(leased, KEYS_PER_STEP) else { return false };
                 let number = i64::try_from(removed).unwrap_or(i64::MAX);
-                let revision = context.engine.revision();
-                self.finish(context, request, &ServerFrame::Number { number, revision });
+                let frame = ServerFrame::Number { number, revision: context.engine.revision() };
+                self.finish(context, pending.request, pending.charge, &frame);
             }
             Job::FailWaits(scan, stale) => {
                 let failed = context.engine.fail_waits(scan, KEYS_PER_STEP);
                 self.fail_stale_waits(context, failed, *stale);
                 return scan.is_over;
             }
-            Job::EndSession(session) => {
-                while self.end_wait(context, *session) || self.end_watch_or_lease(context, *session) {
+            Job::EndSession { session, until } => {
+                for _ in 0..ENDS_PER_STEP {
+                    // The keys of leases show other clients that the session's process lives, so these end first.
+                    let has_ended = self.end_lease(context, *session, *until)
+                        || self.end_watch_or_wait(context, *session);
+                    if !has_ended {
+                        return true;
+                    }
                     context.budget.subtract(ANSWER_WORK);
                     if context.is_budget_spent() {
-                        return false;
+                        break;
                     }
                 }
+                return false;
             }
         }
         true
     }
 
-    /// Answers the request of a job that is done.
+    /// Answers the request of a job that is done, and takes back the charge for the job.
     fn finish(
         &mut self,
         context: &mut ServerContext<'_>,
         request: Option<RequestId>,
+        charge: u64,
         frame: &ServerFrame<'_>,
     ) {
         if let Some(request) = request {
+            self.sessions.discharge(request.session, charge);
             self.answer(context, request, frame);
         }
     }
@@ -140,7 +160,7 @@ impl Job {
         match self {
             Self::List(_) => scan + LIST_BYTES_MAX as u64,
             Self::Remove(_) | Self::FailWaits(..) => scan,
-            Self::RemoveLeased(_) | Self::EndSession(_) => WAIT_COST_BYTES,
+            Self::RemoveLeased(_) | Self::EndSession { .. } => WAIT_COST_BYTES,
         }
     }
 }

@@ -365,6 +365,7 @@ impl Native {
             if self.waiting.session_of(index).is_some_and(|session| self.sessions.node_of(session).is_none())
             {
                 // Its session has ended, and what it would take is for the next.
+                context.budget.subtract(ANSWER_WORK);
                 self.give_up(context, index);
                 continue;
             }

@@ -259,20 +259,29 @@ impl Native {
         conn.and_then(|conn| context.conns.get(conn)).is_some_and(|conn| conn.is_parked)
     }
 
-    /// Ends a watch or a lease of a session that has ended. Returns false if there is none left.
-    pub(super) fn end_watch_or_lease(&mut self, context: &mut ServerContext<'_>, session: SessionId) -> bool {
-        let watch = self.watching.of_request.of(session).next();
-        if let Some((_, watch)) = watch {
-            self.end_watch(context, watch);
-            return true;
-        }
+    /// Ends a lease of a session that has ended, but not what was set after this revision. Returns false if there is none
+    /// left.
+    pub(super) fn end_lease(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        session: SessionId,
+        until: u64,
+    ) -> bool {
         let lease = self.watching.leases_of.of(session).next();
         let Some((_, lease)) = lease else { return false };
         self.forget_lease(lease);
         // An administrator may have revoked it already.
-        if let Ok(leased) = context.engine.lease_end(lease) {
+        if let Ok(leased) = context.engine.lease_end_at(lease, until) {
             self.begin(context, Job::RemoveLeased(leased), None);
         }
+        true
+    }
+
+    /// Ends a watch or a wait of a session that has ended. Returns false if there is none left.
+    pub(super) fn end_watch_or_wait(&mut self, context: &mut ServerContext<'_>, session: SessionId) -> bool {
+        let watch = self.watching.of_request.of(session).next();
+        let Some((_, watch)) = watch else { return self.end_wait(context, session) };
+        self.end_watch(context, watch);
         true
     }
 }

@@ -50,6 +50,26 @@ fn what_a_session_leaves_behind_is_removed_in_turns() {
     assert!(refused.is_empty(), "{refused:?}");
 }
 
+/// A node that comes back at once sets its key again, while the server still removes what its last session has left.
+#[test]
+fn what_is_set_after_the_end_of_a_session_stays() {
+    let mut rig = rig();
+    let (conn, other) = (rig.open(0, "n"), rig.open(1, "n"));
+    for id in 1..=300 {
+        rig.ask(conn, 3 * id, &ClientFrame::LeaseGrant { ttl_ms: 0 });
+        let name = format!("live/{id}");
+        let keys: [&[u8]; 1] = [name.as_bytes()];
+        rig.ask(conn, 3 * id + 1, &ClientFrame::Set { key: key(&format!("/{name}")), value: b"v" });
+        rig.ask(conn, 3 * id + 2, &ClientFrame::LeaseAttach { lease: id, keys: Keys::scoped(b"/", &keys) });
+        rig.finish();
+    }
+    rig.feed(Input::Lost { conn, os_error: 104 });
+    assert!(rig.has_work() && rig.server.engine.key_count() > 200, "it takes longer");
+    rig.ask(other, 1, &ClientFrame::Set { key: key("/live/300"), value: b"again" });
+    rig.finish();
+    assert_eq!(rig.server.engine.keys_with_prefix(b"/"), [b"/live/300"]);
+}
+
 /// Until its end has been carried out, the store releases waits of a session that has ended.
 #[test]
 fn an_item_does_not_go_to_a_session_that_has_ended() {

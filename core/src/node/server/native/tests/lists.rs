@@ -115,9 +115,8 @@ fn what_jobs_hold_is_charged_to_their_session_until_they_are_done() {
     fill(&mut rig, "/k/", 10 * KEYS);
     let (conn, other) = (rig.open(0, "n"), rig.open(1, "m"));
     let before = rig.server.stats().buffered_bytes;
-    let delete = |id: u64| encoded(id, 0, &ClientFrame::DeletePrefix { prefix: key("/none/") });
     for id in 1..=10 {
-        rig.send(conn, &delete(id));
+        rig.ask(conn, id, &ClientFrame::DeletePrefix { prefix: key("/k/1") });
         // The pause of a costly client is over by then, and the jobs are not.
         rig.now = rig.now + Duration::from_millis(300);
         rig.feed(Input::Tick);
@@ -125,13 +124,43 @@ fn what_jobs_hold_is_charged_to_their_session_until_they_are_done() {
     let lines = rig.lines(conn);
     assert!(lines.iter().any(|line| line.contains("Error TooMany 100000")), "{lines:?}");
     assert!(rig.server.stats().buffered_bytes > before + 50_000, "they are charged");
-    let list = ClientFrame::ListKeys { prefix: key("/k/"), after: key(""), count_max: 1 };
-    rig.ask(other, 1, &list);
+    assert_eq!(rig.wanted(other, 1, &ClientFrame::DeletePrefix { prefix: key("/none/") }), [""; 0]);
     rig.finish();
-    assert!(rig.lines(other)[0].contains("TooMany 100000"), "a list may take a mebibyte");
+    assert_eq!(rig.lines(other), ["1 Number 0"], "each session has its own limit");
     assert_eq!(rig.server.stats().buffered_bytes, before, "nothing is left of them");
-    rig.ask(other, 2, &list);
-    assert_eq!(rig.lines(other), ["2 KeyList /k/0 more=true"], "what is done at once is not charged");
+}
+
+/// A request that is refused must have removed nothing.
+#[test]
+fn a_removal_that_cannot_be_charged_does_not_begin() {
+    let session = SessionLimits { waiting_bytes_max: 10_000, ..SessionLimits::default() };
+    let mut rig = Rig::new(ServerLimits { session, ..ServerLimits::default() });
+    fill(&mut rig, "/k/", 10);
+    let conn = rig.open(0, "n");
+    let refused = rig.wanted(conn, 1, &ClientFrame::DeletePrefix { prefix: key("/k/") });
+    assert!(refused[0].contains("Error TooMany 10000"), "{refused:?}");
+    assert_eq!(rig.server.engine.key_count(), 10);
+}
+
+/// Nothing else would own their bytes: above the limit of all buffers, innocent connections would end for them.
+#[test]
+fn the_lists_of_a_session_end_with_it() {
+    let limits = ServerLimits { work_per_input_max: TURN, ..ServerLimits::default() };
+    let mut rig = Rig::new(limits);
+    fill(&mut rig, "/k/", KEYS);
+    let other = rig.greeted(100);
+    rig.send(other, &set(b"/unfinished", b"value")[..20]);
+    let before = rig.server.stats().buffered_bytes;
+    for index in 0..20 {
+        let conn = rig.open(index, "n");
+        let list = ClientFrame::ListKeys { prefix: key(""), after: key(""), count_max: u32::MAX };
+        rig.ask(conn, 1, &list);
+        rig.ask(conn, 2, &ClientFrame::DeletePrefix { prefix: key("/none") });
+        rig.feed(Input::Lost { conn, os_error: 104 });
+        assert_eq!(rig.server.stats().buffered_bytes, before);
+    }
+    rig.finish();
+    assert!(!rig.closed.contains_key(&other) && rig.server.engine.key_count() == KEYS);
 }
 
 /// All that it removes must be found in one turn, so it waits until the keys are in order.
