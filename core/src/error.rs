@@ -534,13 +534,17 @@ impl Sentence<'_> {
     }
 }
 
-/// Writer that keeps text on one line: control characters are written as escapes (`\n`, `\u{1b}`). Keys and names
-/// come from other processes. Their contents must not start a second line in a log, or send commands to a terminal.
+/// Writer that keeps text on one line: control characters, and those that change the direction of text, are written as
+/// escapes (`\n`, `\u{1b}`). Keys and names come from other processes. Their contents must not start a second line in a
+/// log, show a line in another order, or send commands to a terminal.
 pub struct OneLine<W>(pub W);
 
 impl<W: fmt::Write> fmt::Write for OneLine<W> {
     fn write_str(&mut self, mut text: &str) -> fmt::Result {
-        let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+        let breaks = |c: char| {
+            c.is_control()
+                || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        };
         while let Some((at, found)) = text.char_indices().find(|&(_, c)| breaks(c)) {
             self.0.write_str(&text[..at])?;
             for escaped in found.escape_default() {
@@ -676,11 +680,11 @@ mod tests {
 
     #[test]
     fn a_sentence_is_one_line_whatever_keys_and_peers_hold() {
-        let key: Option<&dyn fmt::Display> = Some(&"a\nERROR b\u{1b}[2J\u{7f}\u{2028}é");
+        let key: Option<&dyn fmt::Display> = Some(&"a\nERROR b\u{1b}[2J\u{7f}\u{2028}é\u{202e}f");
         let (operation, peer) = (Operation::Get, &"no\rde");
         let text =
             Sentence { operation, key, keys_count: 1, peer, failure: WAITED, os_text: None }.to_string();
-        let expected = "get \"a\\nERROR b\\u{1b}[2J\\u{7f}\\u{2028}é\" from no\\rde timed out";
+        let expected = "get \"a\\nERROR b\\u{1b}[2J\\u{7f}\\u{2028}é\\u{202e}f\" from no\\rde timed out";
         assert!(text.starts_with(expected), "{text}");
     }
 }

@@ -37,12 +37,12 @@ impl Ungreeted {
     }
 
     /// Returns the connection that the server closes to accept one more.
-    pub fn in_the_way(&self) -> Option<u64> {
+    pub fn oldest_if_full(&self) -> Option<u64> {
         self.queue.front().filter(|_| self.is_full()).map(|&(conn, _)| conn)
     }
 
     /// Returns the oldest connection, if it has had its time.
-    pub fn overdue(&self, now: Instant) -> Option<u64> {
+    pub fn oldest_past_minimum(&self, now: Instant) -> Option<u64> {
         self.queue.front().filter(|_| self.replaceable_at() <= Some(now)).map(|&(conn, _)| conn)
     }
 
@@ -64,17 +64,20 @@ mod tests {
         let at = |ms| Instant::ORIGIN + Duration::from_millis(ms);
         let limits = UngreetedLimits { count_max: 2, time_min: Duration::from_millis(100) };
         let mut ungreeted = Ungreeted::new(limits);
-        assert_eq!((ungreeted.in_the_way(), ungreeted.overdue(at(1000))), (None, None));
+        assert_eq!((ungreeted.oldest_if_full(), ungreeted.oldest_past_minimum(at(1000))), (None, None));
         ungreeted.accepted(1, at(0));
-        assert_eq!((ungreeted.accepts_at(), ungreeted.in_the_way()), (None, None));
-        assert_eq!((ungreeted.overdue(at(99)), ungreeted.overdue(at(100))), (None, Some(1)));
+        assert_eq!((ungreeted.accepts_at(), ungreeted.oldest_if_full()), (None, None));
+        assert_eq!(
+            (ungreeted.oldest_past_minimum(at(99)), ungreeted.oldest_past_minimum(at(100))),
+            (None, Some(1))
+        );
         ungreeted.accepted(2, at(10));
         ungreeted.accepted(3, at(20));
-        assert_eq!((ungreeted.accepts_at(), ungreeted.in_the_way()), (Some(at(100)), Some(1)));
+        assert_eq!((ungreeted.accepts_at(), ungreeted.oldest_if_full()), (Some(at(100)), Some(1)));
         ungreeted.remove(1);
-        assert_eq!((ungreeted.accepts_at(), ungreeted.in_the_way()), (Some(at(110)), Some(2)));
+        assert_eq!((ungreeted.accepts_at(), ungreeted.oldest_if_full()), (Some(at(110)), Some(2)));
         ungreeted.remove(3);
         ungreeted.remove(3);
-        assert_eq!((ungreeted.accepts_at(), ungreeted.in_the_way()), (None, None));
+        assert_eq!((ungreeted.accepts_at(), ungreeted.oldest_if_full()), (None, None));
     }
 }

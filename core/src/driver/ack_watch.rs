@@ -106,11 +106,11 @@ impl AckWatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// Nothing was sent, so there was no need to look.
-    Needless,
+    NothingSent,
     /// The peer has sent something since the last look, so there was no need to look yet.
-    Later,
+    PeerActive,
     /// All bytes have been acknowledged, or the connection is given up.
-    Over,
+    Acknowledged,
     /// Some bytes are still in flight.
     InFlight,
 }
@@ -152,8 +152,8 @@ impl AckRounds {
         let (mut looks, end) = (0, slots.min(self.next_slot + CONNECTIONS_PER_BATCH));
         while self.next_slot < end && looks < LOOKS_PER_BATCH {
             let found = look(self.next_slot);
-            looks += usize::from(matches!(found, Look::Over | Look::InFlight));
-            self.has_more |= matches!(found, Look::Later | Look::InFlight);
+            looks += usize::from(matches!(found, Look::Acknowledged | Look::InFlight));
+            self.has_more |= matches!(found, Look::PeerActive | Look::InFlight);
             self.next_slot += 1;
         }
         let is_done = self.next_slot >= slots;
@@ -221,7 +221,7 @@ mod tests {
         while let Some(now) = rounds.poll_timeout().filter(|at| *at < end) {
             let before = looked.len();
             rounds.look(now, slots.len(), |slot| {
-                if let Look::Over | Look::InFlight = slots[slot] {
+                if let Look::Acknowledged | Look::InFlight = slots[slot] {
                     looked.push(slot);
                 }
                 slots[slot]
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(first, (0..6400).collect::<Vec<_>>());
         assert_eq!(run(&mut rounds, at(3000), &slots), (6400..10_000).collect::<Vec<_>>());
         // The next round begins a second after this one has ended, and is the last.
-        assert_eq!(run(&mut rounds, at(10_000), &[Look::Over; 100]), (0..100).collect::<Vec<_>>());
+        assert_eq!(run(&mut rounds, at(10_000), &[Look::Acknowledged; 100]), (0..100).collect::<Vec<_>>());
         assert_eq!(rounds.poll_timeout(), None);
     }
 
@@ -249,14 +249,14 @@ mod tests {
     fn a_server_looks_until_all_is_acknowledged_and_only_where_that_is_unknown() {
         let (mut rounds, at) = (AckRounds::default(), |ms| Instant::ORIGIN + Duration::from_millis(ms));
         rounds.sent(at(0));
-        let slots = [Look::Needless, Look::Later, Look::InFlight];
+        let slots = [Look::NothingSent, Look::PeerActive, Look::InFlight];
         assert_eq!(run(&mut rounds, at(2500), &slots), [2, 2]);
         // What is sent while there is a round is for the next one.
-        rounds.look(at(3000), 2000, |_| Look::Needless);
+        rounds.look(at(3000), 2000, |_| Look::NothingSent);
         rounds.sent(at(3001));
-        rounds.look(at(3010), 2000, |_| Look::Needless);
+        rounds.look(at(3010), 2000, |_| Look::NothingSent);
         assert_eq!(rounds.poll_timeout(), Some(at(4010)));
-        assert_eq!(run(&mut rounds, at(9000), &[Look::Needless; 5]), [0; 0]);
+        assert_eq!(run(&mut rounds, at(9000), &[Look::NothingSent; 5]), [0; 0]);
         assert_eq!(rounds.poll_timeout(), None);
     }
 
@@ -266,6 +266,6 @@ mod tests {
         rounds.sent(at(0));
         rounds.look(at(60_000), 1, |_| unreachable!("it was stopped for a minute"));
         assert_eq!(rounds.poll_timeout(), Some(at(61_000)));
-        assert_eq!(run(&mut rounds, at(62_000), &[Look::Over]), [0]);
+        assert_eq!(run(&mut rounds, at(62_000), &[Look::Acknowledged]), [0]);
     }
 }

@@ -380,7 +380,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             return self.peer_identified(now, bytes);
         }
         let (header, length) = match scan(bytes, From::Server, limits) {
-            Ok(Scan::Partial { bytes } | Scan::Whole { bytes, .. }) if self.is_early(bytes) => {
+            Ok(Scan::Partial { bytes } | Scan::Whole { bytes, .. }) if self.exceeds_greeting(bytes) => {
                 return self.violation(now);
             }
             Ok(Scan::Partial { bytes: whole }) => {
@@ -399,8 +399,8 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             Err(_) => return self.violation(now),
         };
         match self.authenticate(now, &header, frame.as_ref()) {
-            Authenticated::Over => return self.session_over(End::Unproven),
-            Authenticated::Distrusted => return self.distrust(now),
+            Authenticated::Refused => return self.session_over(End::Unproven),
+            Authenticated::Disconnect => return self.distrust(now),
             Authenticated::Handled => return Taken::Frame(length, Event::Nothing),
             Authenticated::NotConcerned => {}
         }

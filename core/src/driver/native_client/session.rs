@@ -10,7 +10,7 @@ use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::prelude::*;
 use crate::driver::socket::classify;
 use crate::node::native_client::Ending;
-use crate::sorted::SortedMap;
+use crate::ordered::Map;
 use crate::time::Poller;
 use core::sync::atomic::Ordering;
 
@@ -32,7 +32,7 @@ pub(super) struct Session {
     opened: Option<oneshot::Sender<Result<(), Ending>>>,
     callers: HashMap<u64, Caller>,
     /// Watches and leases by their requests.
-    streams: SortedMap<u64, Arc<Inbox<OwnedFrame>>>,
+    streams: Map<u64, Arc<Inbox<OwnedFrame>>>,
     buffer: Box<[u8]>,
     /// Whether there was no connection in the last iteration.
     was_trying: bool,
@@ -58,7 +58,7 @@ impl Session {
             shared,
             opened,
             callers: HashMap::new(),
-            streams: SortedMap::new(),
+            streams: Map::new(),
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             was_trying: true,
             end_by: None,
@@ -136,7 +136,7 @@ impl Session {
             opened.send(Err(ending)).ok();
         }
         self.driver.hang_up();
-        for (_, inbox) in core::mem::take(&mut self.streams) {
+        for (_, inbox) in core::mem::take(&mut self.streams).iter() {
             inbox.end(ending);
         }
         self.shared.events.end(ending);
@@ -152,10 +152,10 @@ impl Session {
             match command {
                 Command::Call(call) => self.begin(*call),
                 Command::EndWatch(id) => {
-                    self.streams.remove(&id);
+                    self.streams.remove(id);
                     self.driver.forget(id);
                 }
-                Command::ForgetLease(id) => drop(self.streams.remove(&id)),
+                Command::ForgetLease(id) => drop(self.streams.remove(id)),
                 Command::CheckTokens => self.check_tokens(),
                 Command::Abandon(request) => self.abandon(*request),
                 Command::Stop => return true,
@@ -233,10 +233,10 @@ impl Session {
             }
             SessionOutput::Pushed(push) => {
                 let id = push.id;
-                if let Some(inbox) = self.streams.get(&id)
+                if let Some(inbox) = self.streams.get(id)
                     && !inbox.put(push)
                 {
-                    self.streams.remove(&id);
+                    self.streams.remove(id);
                     self.driver.forget(id);
                 }
             }

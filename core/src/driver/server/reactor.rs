@@ -67,7 +67,7 @@ struct Peer {
     has_sent: bool,
 }
 
-/// Who is served: TLS, tokens, and the networks of c10d clients.
+/// Clients that the server accepts: TLS, tokens, and the networks of c10d clients.
 type Rules = (Option<TlsAcceptor>, Option<ServerTokens>, Access);
 
 pub(super) struct Reactor {
@@ -454,10 +454,10 @@ impl Reactor {
         let Self { peers, machine, silence_max: Some(silence_max), .. } = self else { return };
         self.ack_rounds.look(now, peers.capacity(), |index| {
             let Some(peer) = peers.get_mut(index).filter(|peer| peer.in_flight) else {
-                return Look::Needless;
+                return Look::NothingSent;
             };
             if core::mem::take(&mut peer.has_sent) {
-                return Look::Later;
+                return Look::PeerActive;
             }
             let in_flight = InFlight::on(&peer.socket);
             let conn = conn_id(index, peer.generation);
@@ -465,10 +465,10 @@ impl Reactor {
             if in_flight.is_overdue(*silence_max) && machine.server().has(conn) {
                 let silent = Input::HostSilent { conn, os_error: libc::ETIMEDOUT };
                 machine.handle(now, silent).expect("a known connection");
-                return Look::Over;
+                return Look::Acknowledged;
             }
             peer.in_flight = in_flight != InFlight::Nothing;
-            if peer.in_flight { Look::InFlight } else { Look::Over }
+            if peer.in_flight { Look::InFlight } else { Look::Acknowledged }
         });
     }
 

@@ -18,9 +18,9 @@ pub(super) enum Authenticated {
     /// It was part of the proofs.
     Handled,
     /// The server has not proven that it knows the token. The session, which was never open, is over.
-    Over,
+    Refused,
     /// It means nothing from a server that has proven nothing. The connection counts as lost.
-    Distrusted,
+    Disconnect,
 }
 
 const UNPROVEN: Cause = Cause::State("the server has not proven that it knows the client's token");
@@ -75,11 +75,11 @@ impl<const PENDING: usize> NativeClient<PENDING> {
             {
                 return Authenticated::NotConcerned;
             }
-            _ => return Authenticated::Distrusted,
+            _ => return Authenticated::Disconnect,
         };
         match frame {
-            _ if !is_as_due && is_resuming => return Authenticated::Distrusted,
-            _ if !is_as_due => return Authenticated::Over,
+            _ if !is_as_due && is_resuming => return Authenticated::Disconnect,
+            _ if !is_as_due => return Authenticated::Refused,
             Some(ServerFrame::Welcome { .. }) => return Authenticated::NotConcerned,
             Some(ServerFrame::Challenge { .. }) => {
                 self.opening = Some(self.session.hello_again());
@@ -92,7 +92,7 @@ impl<const PENDING: usize> NativeClient<PENDING> {
     }
 
     /// Returns whether a frame of this length is longer than those before WELCOME.
-    pub(super) fn is_early(&self, bytes: usize) -> bool {
+    pub(super) fn exceeds_greeting(&self, bytes: usize) -> bool {
         bytes > GREETING_BYTES_MAX && self.session.state() != ClientState::Live
     }
 

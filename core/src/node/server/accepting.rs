@@ -16,7 +16,7 @@ impl Server {
     pub(super) fn accept(&mut self, id: ConnId, peer: SocketAddr) -> Result<(), InputError> {
         self.conns.check_free(id)?;
         let is_full = self.stats.connections >= self.limits.connections_max;
-        if let Some(oldest) = self.ungreeted.in_the_way() {
+        if let Some(oldest) = self.ungreeted.oldest_if_full() {
             self.displace(oldest);
         } else if is_full && !self.displace_overdue() {
             let reason = CloseReason::TooManyConnections(self.limits.connections_max);
@@ -36,7 +36,7 @@ impl Server {
 
     /// Closes the oldest connection that has not greeted, if it has had time to. Returns whether it did.
     pub(super) fn displace_overdue(&mut self) -> bool {
-        let overdue = self.ungreeted.overdue(self.now);
+        let overdue = self.ungreeted.oldest_past_minimum(self.now);
         overdue.map(|conn| self.displace(conn)).is_some()
     }
 

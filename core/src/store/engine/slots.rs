@@ -1,4 +1,4 @@
-//! Hash table of the keys: a request finds the value, queue and waiters of a key with one lookup.
+//! KeyHashParts table of the keys: a request finds the value, queue and waiters of a key with one lookup.
 
 use super::order::Order;
 use super::slot::{Slot, SlotId, WaitList};
@@ -28,18 +28,18 @@ const TABLES: usize = 16;
 /// Capacity that a table keeps when it becomes shorter, in entries.
 const TABLE_KEPT: usize = 64;
 
-/// Entry of the index. With the hash beside it, a table grows without looking at a key.
+/// IndexEntry of the index. With the hash beside it, a table grows without looking at a key.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct IndexEntry {
     id: SlotId,
     hash: u32,
 }
 
-/// Hash of a key. Its parts choose a table and a place there.
+/// KeyHashParts of a key. Its parts choose a table and a place there.
 #[derive(Clone, Copy)]
-struct Hash(u64);
+struct KeyHashParts(u64);
 
-impl Hash {
+impl KeyHashParts {
     const fn table(self) -> usize {
         self.0.to_le_bytes()[0] as usize % TABLES
     }
@@ -51,14 +51,14 @@ impl Hash {
 }
 
 /// Returns the hash for a table of what an entry keeps: a table uses the highest bits and the lowest.
-const fn spread(kept: u32) -> u64 {
+const fn table_hash(kept: u32) -> u64 {
     (kept as u64) << 32 | kept as u64
 }
 
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Slab<Slot>,
-    index: [HashTable<Entry>; TABLES],
+    index: [HashTable<IndexEntry>; TABLES],
     hasher: KeyHash,
     /// Slots with a value, so that listing skips keys that are only waited for.
     present: Vec<SlotId>,
@@ -115,15 +115,15 @@ impl Slots {
     }
 
     #[inline]
-    fn hash(&self, key: &[u8]) -> Hash {
-        Hash(self.hasher.of(key))
+    fn hash(&self, key: &[u8]) -> KeyHashParts {
+        KeyHashParts(self.hasher.of(key))
     }
 
     #[inline]
-    fn find_hashed(&self, key: &[u8], hash: Hash) -> Option<SlotId> {
+    fn find_hashed(&self, key: &[u8], hash: KeyHashParts) -> Option<SlotId> {
         let kept = hash.kept();
-        let is_same = |entry: &Entry| entry.hash == kept && *self[entry.id].key == *key;
-        self.index[hash.table()].find(spread(kept), is_same).map(|entry| entry.id)
+        let is_same = |entry: &IndexEntry| entry.hash == kept && *self[entry.id].key == *key;
+        self.index[hash.table()].find(table_hash(kept), is_same).map(|entry| entry.id)
     }
 
     #[inline]
@@ -136,7 +136,7 @@ impl Slots {
     }
 
     /// Adds a slot for a key that has none.
-    fn insert(&mut self, key: &[u8], hash: Hash) -> SlotId {
+    fn insert(&mut self, key: &[u8], hash: KeyHashParts) -> SlotId {
         let id = as_index(self.slots.insert(Slot {
             key: key.into(),
             value: Value::Absent,
@@ -148,7 +148,7 @@ impl Slots {
         self.stored_bytes += key.len() as u64 + KEY_COST_BYTES;
         let kept = hash.kept();
         self.index[hash.table()]
-            .insert_unique(spread(kept), Entry { id, hash: kept }, |entry| spread(entry.hash));
+            .insert_unique(table_hash(kept), IndexEntry { id, hash: kept }, |entry| table_hash(entry.hash));
         if !self.unordered.contains(&(id as usize))
             && let Some(order) = &mut self.order
         {
@@ -166,14 +166,14 @@ impl Slots {
         }
         let hash = self.hash(&slot.key);
         let table = &mut self.index[hash.table()];
-        if let Ok(entry) = table.find_entry(spread(hash.kept()), |entry| entry.id == id) {
+        if let Ok(entry) = table.find_entry(table_hash(hash.kept()), |entry| entry.id == id) {
             entry.remove();
         }
         // Shrinks what a burst has enlarged; not on each removal, so that a steady store does not reallocate. All
         // tables become short at about the same time.
         let is_short = table.capacity() > TABLE_KEPT && table.len() * 8 < table.capacity();
         if is_short {
-            table.shrink_to(table.len() * 2, |entry| spread(entry.hash));
+            table.shrink_to(table.len() * 2, |entry| table_hash(entry.hash));
         }
         if !self.unordered.contains(&(id as usize))
             && let Some(order) = &mut self.order

@@ -19,7 +19,7 @@ use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::server::{Listen, ServerFailure, StartError, open_listener};
 use rendezvous_core::driver::socket::{KeepAlive, is_newcomers_fault, within_descriptors};
 use rendezvous_core::opaque::opaque_debug;
-use rendezvous_core::sorted::SortedMap;
+use rendezvous_core::ordered::Map;
 use rendezvous_core::ungreeted::Ungreeted;
 use socket2::Socket;
 use std::io::ErrorKind;
@@ -103,7 +103,7 @@ impl RpcServer {
             token: io.add(server.clone()),
             state: Mutex::new(ServerState {
                 acceptor: Some(Acceptor { watch: None, listener }),
-                conns: SortedMap::new(),
+                conns: Map::new(),
                 ungreeted,
                 unread: Vec::new(),
                 leave_request: None,
@@ -206,7 +206,7 @@ struct ServerShared {
 struct ServerState {
     acceptor: Option<Acceptor>,
     /// Open connections by their tokens.
-    conns: SortedMap<usize, Arc<Conn>>,
+    conns: Map<usize, Arc<Conn>>,
     /// Those whose callers have not been admitted.
     ungreeted: Ungreeted,
     /// Connections that are not read until there is capacity.
@@ -247,7 +247,7 @@ impl ServerShared {
     }
 
     fn conns(&self) -> Vec<Arc<Conn>> {
-        self.state.locked().conns.values().cloned().collect()
+        self.state.locked().conns.iter().map(|(_, conn)| Arc::clone(conn)).collect()
     }
 
     fn accept(self: &Arc<Self>, now: Instant) {
@@ -278,7 +278,8 @@ impl ServerShared {
                     // No descriptor or memory is left; there may be later. Until then the listener is not watched.
                     *watch = None;
                     self.io.schedule(now + ACCEPT_PAUSE, self.token);
-                    let overdue = state.ungreeted.overdue(now).and_then(|token| state.conn(token));
+                    let overdue =
+                        state.ungreeted.oldest_past_minimum(now).and_then(|token| state.conn(token));
                     drop(state);
                     overdue.inspect(|conn| conn.displace(now));
                     return;
@@ -299,8 +300,8 @@ impl ServerShared {
         let state = self.state.locked();
         let count_max = self.options.connections.count_max;
         let is_full = state.conns.len() >= count_max;
-        let overdue = state.ungreeted.overdue(now).filter(|_| is_full);
-        let oldest = state.ungreeted.in_the_way().or(overdue).and_then(|token| state.conn(token));
+        let overdue = state.ungreeted.oldest_past_minimum(now).filter(|_| is_full);
+        let oldest = state.ungreeted.oldest_if_full().or(overdue).and_then(|token| state.conn(token));
         drop(state);
         if let Some(oldest) = oldest {
             oldest.displace(now);
@@ -333,7 +334,7 @@ impl ServerShared {
     fn remove_conn(&self, conn: &Conn) {
         let mut state = self.state.locked();
         state.unread.retain(|held| held.token() != conn.token());
-        let removed = state.conns.remove(&conn.token());
+        let removed = state.conns.remove(conn.token());
         state.ungreeted.remove(conn.token() as u64);
         // A descriptor is free again.
         self.accept_again(&state);
@@ -371,7 +372,7 @@ impl ServerShared {
 
 impl ServerState {
     fn conn(&self, token: u64) -> Option<Arc<Conn>> {
-        usize::try_from(token).ok().and_then(|token| self.conns.get(&token)).cloned()
+        usize::try_from(token).ok().and_then(|token| self.conns.get(token)).cloned()
     }
 
     fn finish_leaving(&mut self) {

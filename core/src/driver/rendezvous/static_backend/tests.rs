@@ -196,7 +196,7 @@ fn a_node_that_begins_anew_comes_to_the_next_round() {
 }
 
 #[test]
-fn a_node_from_before_a_restart_of_node_zero_leaves_and_what_it_writes_concerns_nobody() {
+fn a_node_from_before_a_restart_of_node_zero_leaves_and_its_writes_have_no_effect() {
     let port = free_port();
     let start = || (0..2).map(|rank| handler(port, rank, 2, 20)).collect::<Handlers>();
     let meet_twice = |nodes: &Handlers| {

@@ -71,7 +71,7 @@ fn a_list_ends_with_its_connection_and_at_the_limit_of_answers() {
 
 /// Without that the buffers of the server would be held by connections that no limit finds.
 #[test]
-fn who_lists_more_than_the_buffers_hold_is_closed_and_no_other_connection() {
+fn a_list_that_exceeds_the_buffers_ends_its_connection_and_no_other() {
     let limits =
         ServerLimits { work_per_input_max: TURN, buffered_bytes_max: 20_000, ..ServerLimits::default() };
     let mut rig = Rig::new(limits);
