@@ -180,8 +180,12 @@ pub unsafe extern "C" fn rdzv_loop_remove(
     guard::on!(error, member, |(this, id)| {
         let Some(member) = this.members.remove(&id) else { return Ok(()) };
         (member.remove)(&mut this.stores, id);
-        let of_member = this.ops.extract_if(|_, (of, _)| *of == id);
-        of_member.for_each(|(_, (_, cell))| cell.lock_waiting().abandoned());
+        let of_member = this.ops.iter().filter(|(_, (of, _))| *of == id);
+        for call in of_member.map(|(call, _)| call).collect::<Vec<_>>() {
+            if let Some((_, cell)) = this.ops.remove(call) {
+                cell.lock_waiting().abandoned();
+            }
+        }
         Ok(())
     })
 }
@@ -253,7 +257,7 @@ pub unsafe extern "C" fn rdzv_loop_cancel(
         // It stays locked: code of the program that the cancel runs cannot free it.
         let body = cell.lock()?;
         if let Some(call) = body.call()
-            && let Some((id, of)) = this.ops.get(&call.0)
+            && let Some((id, of)) = this.ops.get(call.0)
             && Arc::ptr_eq(of, cell)
         {
             this.stores.cancel(*id, call);
@@ -271,7 +275,7 @@ impl rdzv_loop {
         match event {
             LoopEvent::Store(over) => {
                 self.of_member(&mut view, over.store);
-                let cell = self.ops.get(&over.call.0)?.1.clone();
+                let cell = self.ops.get(over.call.0)?.1.clone();
                 let answer = match over.result {
                     Ok(answer) => {
                         cell.lock_waiting().result.values.replace(answer.values);
@@ -308,7 +312,7 @@ impl rdzv_loop {
         call: CallId,
         answer: Result<Answer, Fault>,
     ) -> Option<rdzv_event> {
-        let (_, cell) = self.ops.remove(&call.0)?;
+        let (_, cell) = self.ops.remove(call.0)?;
         // The failure is in the result.
         let _ = cell.lock_waiting().end(answer);
         let op = cell.handle();
@@ -342,7 +346,7 @@ impl rdzv_loop {
                 Some(rdzv_event { kind: RDZV_EVENT_CHANGE, change, ..view })
             }
             SessionEvent::WatchOver(call, error) => {
-                let key = self.ops.get(&call.0)?.1.lock_waiting().arguments.get(0).to_vec();
+                let key = self.ops.get(call.0)?.1.lock_waiting().arguments.get(0).to_vec();
                 self.complete(view, call, Err(of_keys(watch_fault(&error), &[&key])))
             }
             SessionEvent::LeaseOver { lease, why, .. } => {
@@ -361,11 +365,11 @@ impl rdzv_loop {
                 let answer = match result {
                     Ok(watching @ NativeResponse::Watching(_)) => {
                         let view = self.of_watch(view, id, call)?;
-                        self.ops.get(&call.0)?.1.lock_waiting().progress(Answer::Native(watching));
+                        self.ops.get(call.0)?.1.lock_waiting().progress(Answer::Native(watching));
                         return Some(rdzv_event { kind: RDZV_EVENT_WATCHING, ..view });
                     }
                     Ok(response) => {
-                        let cell = &self.ops.get(&call.0)?.1;
+                        let cell = &self.ops.get(call.0)?.1;
                         let peer =
                             self.stores.session(id).map_or(String::new(), |session| session.peer().into());
                         Answer::of_native(response, &cell.lock_waiting(), elapsed, &peer)
@@ -383,7 +387,7 @@ impl rdzv_loop {
 
     /// Adds the operation of a watch to its event. A watch whose operation was freed is cancelled.
     fn of_watch(&mut self, view: rdzv_event, id: MemberId, call: CallId) -> Option<rdzv_event> {
-        let (_, cell) = self.ops.get(&call.0)?;
+        let (_, cell) = self.ops.get(call.0)?;
         let (op, op_data) = (cell.handle(), cell.user_data);
         if op.is_null() {
             self.stores.cancel(id, call);

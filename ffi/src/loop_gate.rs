@@ -6,8 +6,8 @@ use crate::last_event::LastEvent;
 use crate::op::OpCell;
 use crate::prelude::*;
 use rendezvous_core::driver::loop_client::{Loop, MemberId};
+use rendezvous_core::ordered::Map;
 use rendezvous_core::sorted::SortedMap;
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
@@ -30,7 +30,7 @@ pub struct rdzv_loop {
     pub(crate) last_event: LastEvent,
     pub(crate) members: SortedMap<MemberId, Box<rdzv_loop_member>>,
     /// Operations under way with their members, by the numbers of their calls.
-    pub(crate) ops: HashMap<u64, (MemberId, Arc<OpCell>)>,
+    pub(crate) ops: Map<u64, (MemberId, Arc<OpCell>)>,
     /// Dropped after what may run code of the program when it is dropped.
     pub(crate) home: Arc<Home>,
     /// Dropped last: until then, user code run by the other fields' destructors is refused.
@@ -51,7 +51,7 @@ pub struct rdzv_loop_member {
 impl rdzv_loop {
     pub(crate) fn new(stores: Loop, home: Arc<Home>) -> Self {
         let gate = Gate::new(stores.fd());
-        let (members, ops) = (SortedMap::new(), HashMap::new());
+        let (members, ops) = (SortedMap::new(), Map::new());
         Self { stores, home, last_event: LastEvent::default(), members, ops, gate }
     }
 
@@ -72,7 +72,7 @@ impl rdzv_loop {
 
 impl Drop for rdzv_loop {
     fn drop(&mut self) {
-        self.ops.drain().for_each(|(_, (_, cell))| cell.lock_waiting().abandoned());
+        self.ops.iter().for_each(|(_, (_, cell))| cell.lock_waiting().abandoned());
     }
 }
 

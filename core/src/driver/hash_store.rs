@@ -276,9 +276,9 @@ fn outcome(answer: Answer<'_>, take: &mut dyn Take) -> Outcome {
             Outcome::Values(count)
         }
         Answer::KeyList(keys) => {
-            take.count(keys.len() as u64);
-            keys.iter().for_each(|key| take.whole(key));
-            Outcome::Values(keys.len() as u64)
+            take.count(keys.count());
+            keys.for_each(|key| take.whole(key));
+            Outcome::Values(keys.count())
         }
         Answer::Readiness(Readiness::Ready) => Outcome::Ready,
         Answer::Readiness(Readiness::NotReady) => Outcome::NotReady,

@@ -69,7 +69,7 @@ pub enum Answer<'a> {
         item: Option<Box<[u8]>>,
     },
     /// All keys, sorted.
-    KeyList(KeyList<'a>),
+    KeyList(Box<Listing>),
 }
 
 /// Result of a CHECK: whether all keys exist.
@@ -123,30 +123,6 @@ impl<'a> Values<'a> {
         let slots = self.slots;
         let mut joined = Vec::new();
         self.keys.iter().map(move |key| slots.value(contiguous_key(key, &mut joined)))
-    }
-}
-
-/// Sorted list of keys.
-#[derive(Debug)]
-pub struct KeyList<'a> {
-    slots: &'a Slots,
-    sorted: Vec<SlotId>,
-}
-
-impl<'a> KeyList<'a> {
-    /// Returns the number of keys.
-    pub const fn len(&self) -> usize {
-        self.sorted.len()
-    }
-
-    /// Returns whether the list is empty.
-    pub const fn is_empty(&self) -> bool {
-        self.sorted.is_empty()
-    }
-
-    /// Returns the keys in byte order.
-    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> {
-        self.sorted.iter().map(|&id| &*self.slots[id].key)
     }
 }
 
@@ -308,13 +284,9 @@ impl Engine {
             Request::QueuePop { key } => self.queue_pop(key),
             Request::QueueLen { key } => self.queue_len(key),
             Request::ListKeys => {
-                self.order_keys(usize::MAX);
-                let sorted = self.slots.ordered().present();
-                self.count_work(sorted.len() as u64);
-                return Ok(Applied {
-                    answer: Answer::KeyList(KeyList { slots: &self.slots, sorted }),
-                    released: &self.released,
-                });
+                let mut listing = self.list(b"", b"", u64::MAX, usize::MAX);
+                while !self.list_some(&mut listing, usize::MAX) {}
+                Answer::KeyList(Box::new(listing))
             }
             Request::Barrier { key, world_size } => self.barrier(waiter, key, world_size)?,
         };

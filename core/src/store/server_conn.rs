@@ -212,6 +212,7 @@ fn copied_bytes(answer: &Answer<'_>, length: usize) -> usize {
         - match answer {
             Answer::Value(value) => shared(*value),
             Answer::Values(values) => values.iter().map(shared).sum(),
+            Answer::KeyList(list) => list.bytes().len(),
             _ => 0,
         }
 }
@@ -250,8 +251,8 @@ fn encode_answer(out: &mut impl Sink, answer: &Answer<'_>) {
             }
         }
         Answer::KeyList(list) => {
-            out.put(&(list.len() as u64).to_le_bytes());
-            list.iter().for_each(|key| string(out, ValueRef::Bytes(key)));
+            out.put(&list.count().to_le_bytes());
+            out.put_shared(list.bytes());
         }
     }
 }

@@ -68,8 +68,9 @@ fn answer_bytes(answer: &Answer<'_>) -> Vec<u8> {
             [length_before.to_le_bytes().to_vec(), item].concat()
         }
         Answer::KeyList(keys) => {
-            let count = (keys.len() as u64).to_le_bytes().to_vec();
-            [count, keys.iter().flat_map(string).collect()].concat()
+            let mut listed = keys.count().to_le_bytes().to_vec();
+            keys.for_each(|key| listed.extend(string(key)));
+            listed
         }
     }
 }

@@ -4,6 +4,7 @@ use super::Engine;
 use super::native::PrefixScan;
 use crate::prelude::*;
 use crate::shared::SharedBytes;
+use crate::store::op::Keys;
 
 /// List of the keys with a prefix. Keys that are set or removed while it is made may be missing from it or not; all others
 /// with a value are in it once, in byte order.
@@ -27,6 +28,17 @@ impl Listing {
     /// Returns whether there are keys after the last one of the list.
     pub const fn has_more(&self) -> bool {
         self.has_more
+    }
+
+    /// Calls `visit` with each key, in byte order.
+    pub fn for_each(&self, mut visit: impl FnMut(&[u8])) {
+        // invariant: each key takes at least the eight bytes of its length
+        let count = usize::try_from(self.count).unwrap_or(usize::MAX);
+        self.bytes.read(|bytes| {
+            // Keys of a list are in one piece.
+            let keys = Keys::packed(count, bytes);
+            keys.iter().for_each(|key| visit(key.as_contiguous().unwrap_or_default()));
+        });
     }
 
     /// Returns the keys in byte order, each after its length: a `u64`, the lowest byte first.

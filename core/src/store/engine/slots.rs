@@ -316,11 +316,6 @@ impl<'s> Ordered<'s> {
         self.0[id].queue.as_ref().map_or(0, VecDeque::len)
     }
 
-    /// Returns the slots with a value.
-    pub(super) fn present(self) -> Vec<SlotId> {
-        self.from(Bound::Unbounded).filter(|&id| self.0.is_present(id)).collect()
-    }
-
     /// Returns the slots whose keys begin with `prefix`, from `from` on.
     pub(super) fn with_prefix<'p>(
         self,
@@ -367,8 +362,9 @@ mod tests {
         let ids: Vec<SlotId> = (0..20u8).map(|name| slots.find_or_insert(&[name])).collect();
         ids.iter().for_each(|&id| slots.change(id, 1, |value, meter| value.set(b"v", meter)));
         ids.iter().step_by(3).for_each(|&id| slots.change(id, 2, |value, _| *value = Value::Absent));
-        let present = slots.ordered().present();
-        let names: Vec<u8> = present.into_iter().map(|id| slots[id].key[0]).collect();
+        let all: Vec<SlotId> = slots.ordered().with_prefix(b"", Bound::Unbounded).collect();
+        let present = all.into_iter().filter(|&id| slots.is_present(id));
+        let names: Vec<u8> = present.map(|id| slots[id].key[0]).collect();
         assert_eq!(names, (0..20).filter(|name| name % 3 != 0).collect::<Vec<u8>>());
         assert!(slots.present.iter().enumerate().all(|(index, &id)| slots[id].present_at as usize == index));
     }

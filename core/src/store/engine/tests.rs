@@ -46,8 +46,10 @@ fn seen(engine: &mut Engine, conn: ConnId, request: &Request<'_>) -> String {
             )
         }
         Answer::KeyList(list) => {
-            assert_eq!(list.len(), list.iter().count());
-            format!("{:?}", list.iter().map(String::from_utf8_lossy).collect::<Vec<_>>())
+            let mut keys = Vec::new();
+            list.for_each(|key| keys.push(String::from_utf8_lossy(key).to_string()));
+            assert_eq!(list.count(), keys.len() as u64);
+            format!("{keys:?}")
         }
         other @ (Answer::Nothing | Answer::Released | Answer::Parked | Answer::WaitCanceled) => {
             format!("{other:?}")
