@@ -71,7 +71,7 @@ pub(in crate::sim) enum Notice {
     Refused(Stream),
     /// There may be bytes to read.
     Readable(Stream, Side),
-    /// There may be capacity to write.
+    /// There may be capacity to write, or the connection was reset.
     Writable(Stream, Side),
 }
 
@@ -225,7 +225,8 @@ impl Network {
         stream
     }
 
-    /// Writes as many bytes as the window allows and returns their number. After 0, [`Notice::Writable`] follows.
+    /// Writes as many bytes as the window allows and returns their number. If that is not all, [`Notice::Writable`]
+    /// follows.
     pub(in crate::sim) fn write(
         &mut self,
         now: Instant,
@@ -398,8 +399,11 @@ impl Network {
                 let end = link.end(side);
                 end.reset = true;
                 end.coming.clear();
+                // A socket that was reset is writable, too. A server that reads no further while its answers are unread
+                // learns of the reset by writing.
+                let is_starved = core::mem::take(&mut end.starved);
                 self.wake(now, stream, side);
-                None
+                is_starved.then_some(Notice::Writable(stream, side))
             }
             Event::Opens(_, _, bytes) => {
                 let end = link.end(side);
@@ -508,5 +512,39 @@ impl Segment {
             }
             Self::Fin => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_without_capacity_is_notified_of_a_reset() {
+        let network_model = NetworkModel {
+            latency_min: Duration::from_millis(1),
+            latency_max: Duration::from_millis(2),
+            segment_bytes_max: 16,
+            window_bytes: 64,
+            reader_delay_max: Duration::from_millis(1),
+            read_bytes_max: 64,
+        };
+        let mut network = Network::new(SimRng::new(1, 0), network_model, 1);
+        let mut now = Instant::ORIGIN;
+        let stream = network.connect(now, 0, Route::Server);
+        while let Some((at, _)) = network.step() {
+            now = at;
+        }
+        assert_eq!(network.write(now, stream, Side::Server, &[0; 65]), Ok(64));
+        network.abort(now, stream, Side::Client);
+        let mut notices = Vec::new();
+        while let Some((at, notice)) = network.step() {
+            now = at;
+            notices.extend(notice);
+        }
+        for notice in [Notice::Readable(stream, Side::Server), Notice::Writable(stream, Side::Server)] {
+            assert!(notices.contains(&notice), "{notices:?} and {notice:?}");
+        }
+        assert_eq!(network.write(now, stream, Side::Server, &[0; 1]), Err(Broken));
     }
 }
