@@ -2,8 +2,8 @@
 //! those of the sockets.
 //!
 //! A step of a handshake costs as much as thousands of requests, and any client may ask for it before it has proven
-//! anything. So each turn, from one input to the end of its outputs, has time for one. The bytes of further handshakes
-//! wait for [`Input::Tick`]s.
+//! anything. So the bytes of handshakes wait for [`Input::Tick`], and each tick does one step. Pieces of messages cost
+//! little, and a tick looks at many of them.
 
 use super::server::{Input, InputError, Output, Server, ServerInstance, Stats, TLS_FIRST_BYTE};
 use crate::ids::ConnId;
@@ -19,6 +19,9 @@ const PAGE_BYTES: usize = 4096;
 /// Number of handshakes that wait from which on no connection is accepted.
 const WAITING_MAX: usize = 256;
 
+/// Maximum number of connections whose waiting bytes one tick looks at.
+const LOOKS_PER_TICK: usize = 256;
+
 /// A server whose clients may use TLS. Without a configuration it passes everything on.
 #[derive(Debug)]
 pub struct TlsServer {
@@ -28,12 +31,12 @@ pub struct TlsServer {
     transports: Vec<Option<Transport>>,
     /// Connections with bytes to be sent of which the server does not know.
     to_send: VecDeque<ConnId>,
-    /// Connections with bytes for their handshakes, for later turns.
+    /// Connections with bytes for their handshakes, for the next ticks.
     waiting: VecDeque<ConnId>,
-    /// Whether a step of a handshake was done in this turn.
-    is_turn_used: bool,
-    /// Connection that the caller may read again.
-    readable: Option<ConnId>,
+    /// Number of those that the last tick left because it had done its step; 0 if it did none.
+    left_waiting: usize,
+    /// Connections that the caller may read again.
+    readable: VecDeque<ConnId>,
     /// Closed connection whose last bytes may still be sent.
     closed: Option<ConnId>,
     /// Scratch buffer.
@@ -53,7 +56,7 @@ enum Transport {
 #[derive(Debug)]
 struct Secured {
     stage: TlsStage,
-    /// Received bytes for a later turn.
+    /// Received bytes for a later tick.
     waiting: Vec<u8>,
     /// Number of the server's bytes that are in the ciphertext and that it does not know to be sent.
     sealed: usize,
@@ -71,8 +74,8 @@ impl TlsServer {
             transports: Vec::new(),
             to_send: VecDeque::new(),
             waiting: VecDeque::new(),
-            is_turn_used: false,
-            readable: None,
+            left_waiting: 0,
+            readable: VecDeque::new(),
             closed: None,
             plaintext: Vec::new(),
         }
@@ -101,9 +104,11 @@ impl TlsServer {
 
     /// Returns when the caller may accept the next connection, as [`Server::accepts_at`] does.
     pub fn accepts_at(&self) -> Option<Instant> {
+        // What has arrived since the last tick may be pieces of messages, of which any client may send any number.
+        let waiting = self.held_up();
         match self.server.accepts_at() {
-            None if self.waiting.len() < WAITING_MAX => None,
-            Some(at) if self.waiting.is_empty() => Some(at),
+            None if waiting < WAITING_MAX => None,
+            Some(at) if waiting == 0 => Some(at),
             // Those that wait for the server have not had their time yet.
             _ => Some(Instant::MAX),
         }
@@ -148,7 +153,7 @@ impl TlsServer {
                 Ok(())
             }
             Input::Received { conn, bytes } => self.receive(now, conn, bytes),
-            Input::AcceptFailed if !self.waiting.is_empty() => Ok(()),
+            Input::AcceptFailed if self.held_up() > 0 => Ok(()),
             Input::Tick => {
                 self.serve_waiting(now)?;
                 self.server.handle(now, input)
@@ -161,7 +166,7 @@ impl TlsServer {
     /// Returns the next action. The caller drains it after every input.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.forget_closed();
-        if let Some(conn) = self.readable.take() {
+        if let Some(conn) = self.readable.pop_front() {
             return Some(Output::Read { conn });
         }
         loop {
@@ -171,11 +176,7 @@ impl TlsServer {
                     return Some(Output::Transmit { conn });
                 }
             }
-            let Some(output) = self.server.poll_output() else {
-                self.is_turn_used = false;
-                return None;
-            };
-            match output {
+            match self.server.poll_output()? {
                 Output::Transmit { conn } if self.transport(conn).is_some() => self.seal(conn),
                 Output::Close { conn } => {
                     if let Some(Transport::Tls(secured)) = self.transport_mut(conn) {
@@ -190,6 +191,12 @@ impl TlsServer {
                 output => return Some(output),
             }
         }
+    }
+
+    /// Returns how many connections wait because of the handshakes of others.
+    fn held_up(&self) -> usize {
+        // Some may have ended since the last tick.
+        self.left_waiting.min(self.waiting.len())
     }
 
     #[inline]
@@ -226,12 +233,12 @@ impl TlsServer {
                 _ => self.transports[conn.index as usize] = None,
             }
         }
-        let Self { server, transports, waiting, is_turn_used, .. } = self;
+        let Self { server, transports, waiting, .. } = self;
         let Some(Some(Transport::Tls(secured))) = transports.get_mut(conn.index as usize) else {
             return server.handle(now, Input::Received { conn, bytes });
         };
-        if !secured.stage.is_handshaking() || (!*is_turn_used && waiting.is_empty()) {
-            return self.decrypt(now, conn, bytes);
+        if !secured.stage.is_handshaking() {
+            return self.decrypt(now, conn, bytes).map(drop);
         }
         if secured.waiting.is_empty() {
             waiting.push_back(conn);
@@ -241,26 +248,30 @@ impl TlsServer {
         Ok(())
     }
 
-    /// Goes on with the handshake that has waited for longest.
+    /// Goes on with the handshakes that have waited for longest, until one has done a step.
     fn serve_waiting(&mut self, now: Instant) -> Result<(), InputError> {
-        if self.is_turn_used {
-            return Ok(());
+        self.left_waiting = 0;
+        for _ in 0..LOOKS_PER_TICK {
+            let Some(conn) = self.waiting.pop_front() else { break };
+            let Some(Transport::Tls(secured)) = self.transport_mut(conn) else { continue };
+            let bytes = core::mem::take(&mut secured.waiting);
+            if !self.server.has(conn) {
+                continue;
+            }
+            self.readable.push_back(conn);
+            if self.decrypt(now, conn, &bytes)? {
+                self.left_waiting = self.waiting.len();
+                break;
+            }
         }
-        let Some(conn) = self.waiting.pop_front() else { return Ok(()) };
-        let Some(Transport::Tls(secured)) = self.transport_mut(conn) else { return Ok(()) };
-        let bytes = core::mem::take(&mut secured.waiting);
-        if !self.server.has(conn) {
-            return Ok(());
-        }
-        (self.is_turn_used, self.readable) = (true, Some(conn));
-        self.decrypt(now, conn, &bytes)
+        Ok(())
     }
 
-    /// Handles received bytes of a connection with TLS.
-    fn decrypt(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<(), InputError> {
-        let Self { server, transports, plaintext, is_turn_used, .. } = self;
+    /// Handles received bytes of a connection with TLS. Returns whether they caused a step of its handshake.
+    fn decrypt(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<bool, InputError> {
+        let Self { server, transports, plaintext, .. } = self;
         let Some(Some(Transport::Tls(secured))) = transports.get_mut(conn.index as usize) else {
-            return Ok(());
+            return Ok(false);
         };
         plaintext.clear();
         let before = (secured.stage.is_handshaking(), secured.stage.unsent().len());
@@ -268,7 +279,7 @@ impl TlsServer {
         let is_ended = secured.stage.is_ended();
         // Bytes that complete no message of a handshake cost little.
         let after = (secured.stage.is_handshaking(), secured.stage.unsent().len());
-        *is_turn_used |= before.0 && before != after;
+        let is_step = before.0 && before != after;
         if !secured.is_bound
             && let Some(channel) = secured.stage.binding()
         {
@@ -285,7 +296,7 @@ impl TlsServer {
             Ok(()) => {}
         }
         self.seal(conn);
-        Ok(())
+        Ok(is_step)
     }
 
     /// Refuses a native client that does not use TLS.

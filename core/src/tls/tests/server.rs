@@ -106,6 +106,7 @@ impl Client {
             self.stage.sent(to_server.len());
             if !to_server.is_empty() && !rig.closed.contains_key(&self.conn) {
                 rig.feed(Input::Received { conn: self.conn, bytes: &to_server });
+                rig.feed(Input::Tick);
             }
             let to_client = rig.got.remove(&self.conn).unwrap_or_default();
             self.stage.receive(&to_client, &mut self.plaintext)?;
@@ -319,7 +320,7 @@ fn nothing_is_sent_to_a_connection_that_has_been_lost_but_the_end_of_tls() {
 }
 
 #[test]
-fn a_turn_does_one_step_of_a_handshake_and_members_do_not_wait_for_the_others() {
+fn a_tick_does_one_step_of_a_handshake_and_members_do_not_wait_for_the_others() {
     let authority = Authority::new();
     let ungreeted = UngreetedLimits { count_max: 5, time_min: Duration::ZERO };
     let limits = ServerLimits { ungreeted, ..ServerLimits::default() };
@@ -331,7 +332,7 @@ fn a_turn_does_one_step_of_a_handshake_and_members_do_not_wait_for_the_others() 
     let greeted = member.plaintext.len();
     let mut others: Vec<Client> = (1..6).map(|index| Client::new(&mut rig, index, &config)).collect();
     assert_eq!(rig.server.accepts_at(), Some(NOW), "in the place of the oldest");
-    // All of this arrives before the server's outputs are carried out.
+    // All of this arrives before the next tick.
     for client in &mut others {
         let bytes = client.stage.unsent().to_vec();
         client.stage.sent(bytes.len());
@@ -341,9 +342,11 @@ fn a_turn_does_one_step_of_a_handshake_and_members_do_not_wait_for_the_others() 
     let bytes = member.stage.unsent().to_vec();
     member.stage.sent(bytes.len());
     rig.feed(Input::Received { conn: member.conn, bytes: &bytes });
-    member.deliver(&mut rig).expect("an answer");
-    assert!(member.plaintext.len() > greeted, "the member is served at once");
     let answered = |rig: &Rig| -> Vec<u32> { rig.got.keys().map(|conn| conn.index).collect() };
+    assert_eq!(answered(&rig), [0], "the member is served at once");
+    member.deliver(&mut rig).expect("an answer");
+    assert!(member.plaintext.len() > greeted);
+    rig.feed(Input::Tick);
     assert_eq!(answered(&rig), [1], "one handshake");
     assert_eq!(rig.server.accepts_at(), Some(Instant::MAX), "the others have not had their time");
     rig.feed(Input::AcceptFailed);
@@ -372,15 +375,76 @@ fn no_connection_is_accepted_while_many_handshakes_wait() {
     let client = Client::new(&mut rig, 0, &authority.client(None));
     let conns: Vec<ConnId> = (1..258).map(|index| rig.connect(index)).collect();
     for conn in conns {
-        assert_eq!(rig.server.accepts_at(), None);
-        let input = Input::Received { conn, bytes: client.stage.unsent() };
-        rig.server.handle(NOW, input).expect("a legal input");
+        rig.feed(Input::Received { conn, bytes: client.stage.unsent() });
     }
-    assert_eq!(rig.server.accepts_at(), Some(Instant::MAX));
     rig.feed(Input::Tick);
-    assert_eq!(rig.server.accepts_at(), Some(Instant::MAX), "it is still the same turn");
+    assert_eq!(rig.server.accepts_at(), Some(Instant::MAX), "256 wait");
+    rig.feed(Input::Lost { conn: ConnId { index: 200, generation: 0 }, os_error: 104 });
+    assert_eq!(rig.server.accepts_at(), None, "one of them has gone");
     rig.feed(Input::Tick);
     assert_eq!(rig.server.accepts_at(), None);
+}
+
+#[test]
+fn handshakes_go_on_while_there_is_always_something_to_be_written() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let reader = rig.connect(0);
+    let mut validate = Vec::new();
+    c10d::encode_frame(&mut validate, &c10d::Frame::Validate { magic: c10d::MAGIC });
+    rig.feed(Input::Received { conn: reader, bytes: &validate });
+    let clients = [1, 2, 3].map(|index| Client::new(&mut rig, index, &authority.client(None)));
+    for client in &clients {
+        let input = Input::Received { conn: client.conn, bytes: client.stage.unsent() };
+        rig.server.handle(NOW, input).expect("a legal input");
+    }
+    let add = c10d(Request::Add { key: Key::raw(b"n"), delta: 1 });
+    for _ in 0..4 {
+        rig.server.handle(NOW, Input::Received { conn: reader, bytes: &add }).expect("a legal input");
+        rig.server.handle(NOW, Input::Tick).expect("a legal input");
+        assert!(rig.server.poll_output().is_some(), "the first of several");
+    }
+    let answered = clients.iter().filter(|client| !rig.server.unsent(client.conn).is_empty()).count();
+    assert_eq!(answered, clients.len());
+}
+
+#[test]
+fn pieces_of_handshakes_cost_no_turn_and_stop_no_accepting() {
+    let authority = Authority::new();
+    let ungreeted = UngreetedLimits { count_max: 301, time_min: Duration::ZERO };
+    let limits = ServerLimits { ungreeted, ..ServerLimits::default() };
+    let mut rig = Rig::with(limits, Some(authority.server(&[HOST], None)));
+    let client = Client::new(&mut rig, 0, &authority.client(None));
+    let hello = client.stage.unsent().to_vec();
+    let slow: Vec<ConnId> = (1..301).map(|index| rig.connect(index)).collect();
+    // As in an iteration of the driver, in which nothing has been sent between reading and the tick.
+    let feed = |rig: &mut Rig, conn, bytes: &[u8]| {
+        rig.server.handle(NOW, Input::Received { conn, bytes }).expect("a legal input");
+    };
+    feed(&mut rig, client.conn, &hello);
+    for (index, byte) in hello[..20].iter().enumerate() {
+        for &conn in &slow {
+            feed(&mut rig, conn, &[*byte]);
+        }
+        rig.feed(Input::Tick);
+        let at = if index == 0 { Instant::MAX } else { NOW };
+        assert_eq!(rig.server.accepts_at(), Some(at), "nothing but pieces after the first tick");
+    }
+    assert!(rig.got.contains_key(&client.conn) && rig.got.len() == 1);
+    rig.feed(Input::Tick);
+    assert_eq!(rig.server.poll_timeout().filter(|&at| at == NOW), None, "all have been looked at");
+    assert!(slow.iter().all(|&conn| rig.server.wants_read(conn)));
+    // Two messages behind pieces: each costs one tick.
+    for &conn in &slow[2..] {
+        feed(&mut rig, conn, &hello[20..21]);
+    }
+    for &conn in &slow[..2] {
+        feed(&mut rig, conn, &hello[20..]);
+    }
+    for _ in 0..3 {
+        rig.feed(Input::Tick);
+    }
+    assert!(slow[..2].iter().all(|conn| rig.got.contains_key(conn)) && rig.got.len() == 3);
 }
 
 #[test]
@@ -394,6 +458,7 @@ fn bytes_may_arrive_one_by_one() {
         client.stage.sent(unsent.len());
         for byte in unsent {
             rig.feed(Input::Received { conn: client.conn, bytes: &[byte] });
+            rig.feed(Input::Tick);
         }
         for byte in rig.got.remove(&client.conn).unwrap_or_default() {
             client.stage.receive(&[byte], &mut client.plaintext).expect("valid");
