@@ -507,7 +507,8 @@ impl Host {
     }
 
     fn enter_due(&mut self, context: &mut SimContext) {
-        if let Some(next) = self.next_due()
+        // A server with work for the next iteration names an instant that is over.
+        if let Some(next) = self.next_due().map(|next| next.max(context.now))
             && self.due.is_none_or(|due| next < due)
         {
             self.due = Some(next);
