@@ -142,6 +142,10 @@ impl Log {
             if left == 0 {
                 return Ok(0);
             }
+            // So short a rest is no record, whatever its bytes are and however many of them were read.
+            if left < LENGTHS_BYTES {
+                return Err(LogError::Torn(self.offset));
+            }
             if bytes.starts_with(&[0; 4]) {
                 return Err(LogError::Nameless(self.offset));
             }

@@ -299,7 +299,10 @@ fn a_client_that_takes_the_last_descriptor_meets_the_new_tokens() {
     });
     let server = server.expect("a free port");
     let client = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    std::fs::write(file.path(), format!("one {secret} all")).unwrap();
+    // In one step: the server may look at the file at any time.
+    let next = TemporaryFile::new("server-tokens-next");
+    std::fs::write(next.path(), format!("one {secret} all")).unwrap();
+    std::fs::rename(next.path(), file.path()).unwrap();
     let mut taken = take_descriptors();
     taken.pop();
     client.connect(&server.local_addr().into()).expect("the server listens");

@@ -250,6 +250,21 @@ fn records_without_a_key_are_refused_with_their_offset() {
     assert_eq!(log.replay(&[0; 4], u64::MAX), Err(LogError::Nameless(0)));
 }
 
+/// How much of it is read at once makes no difference.
+#[test]
+fn a_rest_that_is_too_short_for_a_record_is_torn() {
+    let (whole, _) = some_log();
+    let offset = whole.len();
+    for rest in 1..8 {
+        let bytes = [&whole[..], &vec![0; rest]].concat();
+        for there in offset..=bytes.len() {
+            let mut log = Log::new(LogLimits::default());
+            let reported = log.replay(&bytes[..there], bytes.len() as u64);
+            assert_eq!(reported, Err(LogError::Torn(offset as u64)), "{there} of {}", bytes.len());
+        }
+    }
+}
+
 #[test]
 fn open_objects_are_counted_even_when_the_store_is_full() {
     let limits = LogLimits { stored_bytes_max: 2 + 10 + KEY_COST_BYTES };
