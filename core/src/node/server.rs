@@ -31,7 +31,7 @@ use crate::wire::sink::Sink as _;
 use alloc::collections::VecDeque;
 use conns::{Conn, Conns, Greeting, Life, Protocol};
 use deadlines::{Deadline, Deadlines};
-use native::{Native, ServerContext, notify_released};
+use native::{Native, ServerContext, notify_released, pushed_queue};
 use pacing::Pacing;
 
 /// Rest of an input after its requests have been executed.
@@ -423,7 +423,7 @@ impl Server {
                     return Err(CloseReason::Refused(error));
                 }
             };
-            notify_released(conns, native.as_deref_mut(), applied.released, request.pushed_queue());
+            notify_released(conns, native.as_deref_mut(), applied.released, pushed_queue(&request));
             let (Some(conn), pool) = conns.parts(id) else { return Ok((used, Rest::Nothing)) };
             if let Err(bytes) = answer(&mut conn.outbox, &applied.answer, limits.answer_bytes_max, pool) {
                 return Err(CloseReason::AnswerTooLong(bytes));

@@ -287,13 +287,6 @@ pub enum Request<'a> {
     Barrier { key: Key<'a>, world_size: i64 },
 }
 
-impl<'a> Request<'a> {
-    /// Returns the queue that gets an item.
-    pub(crate) const fn pushed_queue(&self) -> Option<Key<'a>> {
-        if let Self::QueuePush { key, .. } = *self { Some(key) } else { None }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     extern crate std;

@@ -10,7 +10,7 @@ mod waiting;
 mod watching;
 
 pub use rounds::why_over;
-pub(super) use store::notify_released;
+pub(super) use store::{notify_released, pushed_queue};
 
 use super::conns::{Conns, Greeting, Protocol};
 use super::event::{CloseReason, Event, Stats};

@@ -163,7 +163,7 @@ impl Native {
         // None of these requests waits, so the waiter's index is never used.
         let applied = context.engine.apply(WaiterId::Request(u32::MAX), &request);
         let applied = applied.map_err(|error| fault_of(&error))?;
-        notify_released(context.conns, Some(self), applied.released, request.pushed_queue());
+        notify_released(context.conns, Some(self), applied.released, pushed_queue(&request));
         let outcome = match applied.answer {
             Answer::Number(number) => Outcome::Number(number),
             Answer::Readiness(readiness) => {
@@ -468,6 +468,11 @@ pub(in crate::node::server) fn notify_released(
             }
         }
     }
+}
+
+/// Returns the queue to which a request adds an item.
+pub(in crate::node::server) const fn pushed_queue<'a>(request: &Request<'a>) -> Option<Key<'a>> {
+    if let Request::QueuePush { key, .. } = *request { Some(key) } else { None }
 }
 
 fn frame_of(outcome: &Outcome, revision: u64) -> ServerFrame<'_> {
