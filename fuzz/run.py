@@ -128,7 +128,7 @@ def main():
             sums["executions"] += executions
             sums["cpu_s"] += cpu_s
             sums["clean_cpu_s"] = 0.0 if findings else sums["clean_cpu_s"] + cpu_s
-            sums["findings"] += findings
+            sums["findings"] += map(os.path.basename, findings)
             with open(path + ".new", "w", encoding="utf-8") as file:
                 json.dump(record, file, indent=1, sort_keys=True)
                 file.write("\n")
