@@ -13,6 +13,7 @@ What differs on purpose is kept out of the sequence; `test_differences.py` pins 
 | MULTI_SET in several segments, or refused   | early pairs are visible        | all pairs or none                 |
 | COMPARE_SET that sets nothing               | wakes the key's waiters        | wakes nobody                      |
 | a waiter woken by a push                    | stays on that queue's list     | leaves it                         |
+| a waiter that was woken and does not pop    | the item stays for others      | the next waiter is woken          |
 | WAIT on [non-empty queue, missing key]      | the key does not release it    | the key releases it               |
 | every accept                                | looks up the peer's name       | never does                        |
 | bind                                        | always the wildcard            | exactly the address asked for     |
@@ -224,8 +225,11 @@ class Differential(StoreTest):
             gate, size = self.pick(BARRIERS), self.random.choice([-1, 0, 1, 2, 3, 3, 4])
             names, frame = {gate}, number_frame(BARRIER, gate, size)
         elif what == 1:
-            # A queue is waited on alone: together with other keys the servers differ.
-            names = {self.pick(QUEUES)}
+            # A queue is waited on alone, and by one connection: see the table.
+            idle = [queue for queue in QUEUES if not any(queue in keys for keys in self.waiting.values())]
+            if not idle:
+                return self.choose_cancel()
+            names = {self.random.choice(idle)}
             frame = list_frame(WAIT, sorted(names))
         else:
             present = {key for key, _ in self.reference.state()[0]}
