@@ -110,6 +110,20 @@ class Differences(unittest.TestCase):
 
         self.on_both(scenario, torch=b"\0", rdzv=b"")
 
+    def test_waiter_that_does_not_pop_leaves_the_item_to_the_next(self):
+        def scenario(server, waiter, other):
+            writer = RawClient((server.host, server.port))
+            waiter.sync(wait("/queue"))
+            other.sync(wait("/queue"))
+            writer.sync(value_frame(QUEUE_PUSH, "/queue", "1"))
+            # It was woken, and sends another request than the pop.
+            waiter.sync(value_frame(SET, "/key", "v"))
+            answer = other.sync()
+            writer.close()
+            return answer
+
+        self.on_both(scenario, torch=b"", rdzv=b"\0")
+
     def test_wait_on_a_filled_queue_and_a_missing_key(self):
         def scenario(_, waiter, writer):
             writer.sync(value_frame(QUEUE_PUSH, "/queue", "1"))
