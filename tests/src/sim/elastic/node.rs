@@ -24,7 +24,7 @@ use rendezvous_core::session::client::{End as SessionEnd, SessionOptions};
 use rendezvous_core::store::dial::DialOptions;
 use rendezvous_core::store::op::{Key, Keys, Pairs};
 use rendezvous_core::time::{Duration, Instant};
-use rendezvous_core::wire::native::{BarrierEnd, ClientFrame, FaultCode, ServerFrame, Why};
+use rendezvous_core::wire::native::{BarrierEnd, ClientFrame, FaultCode, LastCall, ServerFrame, Why};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Behaviour of a node for the whole simulation.
@@ -35,6 +35,8 @@ struct Behaviour {
     is_spare: bool,
     /// Longest pause between two actions.
     pause_max: Duration,
+    /// The same after the storm. Nodes that come back to a run are back within one last call, so that they meet.
+    calm_pause_max: Duration,
 }
 
 pub(super) struct Node {
@@ -94,6 +96,10 @@ impl Node {
             heartbeat_ms: sim_rng.pick(&[300, 500, HEARTBEAT_MS_MAX]),
             is_spare: number >= 2 * rules.runs && sim_rng.percent(20),
             pause_max: sim_rng.span(Duration::from_millis(20), PAUSE_MAX),
+            calm_pause_max: match rules.terms.last_call {
+                LastCall::Off => PAUSE_MAX,
+                _ => PAUSE_MAX.min(Duration::from_millis(rules.terms.last_call_ms / 2)),
+            },
         };
         let (operations, depth) = (usize::MAX, 1);
         let storm_options =
@@ -229,7 +235,7 @@ impl Node {
         self.unwanted_since = None;
         self.last_received_at.clear();
         self.leases.clear();
-        self.wake(context, Duration::ZERO);
+        self.wake(context);
         if let Some(process) = &mut self.process {
             process.settle(context);
         }
@@ -269,14 +275,14 @@ impl Node {
     pub(super) fn server_freezes(&mut self, until: Instant) {
         self.trouble_until = self.trouble_until.max(until);
         if let Some(process) = &mut self.process {
-            process.server_freezes();
+            process.server_freezes(until);
         }
     }
 
     /// Lets it leave, once all its requests were answered.
     pub(super) fn leave_when_done(&mut self, context: &mut SimContext) {
         self.leaves = true;
-        self.wake(context, Duration::ZERO);
+        self.wake(context);
     }
 
     /// Calls `act` with its process, then handles the events of the process.
@@ -306,9 +312,10 @@ impl Node {
         self.with(context, referee, rules, |process, context| process.noticed(context, notice))
     }
 
-    fn wake(&mut self, context: &mut SimContext, pause_min: Duration) {
-        let most = if context.stormy { self.behaviour.pause_max } else { PAUSE_MAX };
-        let at = context.now + pause_min + self.sim_rng.span(Duration::from_millis(1), most);
+    fn wake(&mut self, context: &mut SimContext) {
+        let Behaviour { pause_max, calm_pause_max, .. } = self.behaviour;
+        let most = if context.stormy { pause_max } else { calm_pause_max };
+        let at = context.now + self.sim_rng.span(Duration::from_millis(1), most);
         let number = self.process.as_ref().map_or(0, |process| process.number);
         context.event_queue.schedule(at, WorldEvent::Elastic(Cue::Wake(self.number, number)));
     }
@@ -361,7 +368,7 @@ impl Node {
         }
         self.handle_event(context, referee, rules)?;
         if self.process.is_some() {
-            self.wake(context, Duration::ZERO);
+            self.wake(context);
         }
         Ok(())
     }

@@ -213,6 +213,8 @@ pub(super) struct Process {
     pub(super) untroubled_since: Option<Instant>,
     /// When it lost the last connection of its session.
     lost_at: Option<Instant>,
+    /// End of the server's last freeze.
+    server_thaws_at: Instant,
     /// Until then an abandoned connection may deliver something.
     pub(super) late_until: Instant,
     message: VecDeque<ProcessEvent>,
@@ -260,6 +262,7 @@ impl Process {
             is_resumable: false,
             untroubled_since: None,
             lost_at: None,
+            server_thaws_at: Instant::ORIGIN,
             late_until: Instant::ORIGIN,
             message: VecDeque::new(),
             tamper,
@@ -363,8 +366,9 @@ impl Process {
     }
 
     /// Forgets when the server received the requests, since its deadlines move while it is frozen.
-    pub(super) fn server_freezes(&mut self) {
+    pub(super) fn server_freezes(&mut self, until: Instant) {
         self.calls.values_mut().for_each(|call| call.wanted.taken_by = None);
+        self.server_thaws_at = self.server_thaws_at.max(until);
     }
 
     pub(super) fn thaw(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
@@ -557,8 +561,10 @@ impl Process {
                 if let Some(ServerFrame::Welcome { resumed: true, request_last, .. }) =
                     OwnedFrame::of(frame).open(&self.limits)
                 {
+                    // A server that was frozen since then has moved the deadlines by that time.
+                    let taken_by = self.lost_at.map(|at| at.max(self.server_thaws_at));
                     for (_, call) in self.calls.range_mut(..=request_last) {
-                        call.wanted.taken_by = call.wanted.taken_by.or(self.lost_at);
+                        call.wanted.taken_by = call.wanted.taken_by.or(taken_by);
                     }
                 }
                 ProcessEvent::Open { resumed: core::mem::replace(&mut self.is_resumable, true) }
