@@ -10,11 +10,13 @@ use bytesize::ByteSize;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 use rendezvous_core::access::Network;
+use rendezvous_core::driver::clock::Clock;
 use rendezvous_core::driver::server::{Family, Listen, Server, ServerFailure, ServerOptions};
 use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::driver::token_file::ServerTokens;
 use rendezvous_core::limits::ServerLimits;
 use rendezvous_core::node::server::{Event, Severity};
+use rendezvous_core::time::Instant;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -215,10 +217,23 @@ impl Log {
 
     fn observer(&self, style: LogStyle) -> Box<dyn FnMut(&Event) + Send> {
         let (lines, dropped) = (self.lines.clone(), Arc::clone(&self.dropped));
-        Box::new(move |event| {
-            let Some(line) = line(style, event) else { return };
+        let (mut closed_limit, clock) = (ClosedLimit::default(), Clock::new());
+        let send = move |line| {
             if let Err(TrySendError::Full(_)) = lines.try_send(line) {
                 dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        Box::new(move |event| {
+            let Some(line) = line(style, event) else { return };
+            let is_closed = matches!(event, Event::Closed { .. });
+            let (is_logged, omitted) = closed_limit.admit(clock.now(), is_closed);
+            if omitted > 0 {
+                let text =
+                    format!("{omitted} further connections were closed; the lines about them are omitted");
+                send(style.line(LogLevel::Warn, &text));
+            }
+            if is_logged {
+                send(line);
             }
         })
     }
@@ -227,6 +242,38 @@ impl Log {
     fn finish(self) {
         drop(self.lines);
         self.done.recv_timeout(LAST_LINES_TIMEOUT).ok();
+    }
+}
+
+/// Bound on the rate of lines about closed connections. Anybody who reaches the port can cause them, and must not be able
+/// to fill the log's disk.
+#[derive(Default)]
+struct ClosedLimit {
+    /// Start of the second that is counted.
+    since: Option<Instant>,
+    /// Lines in this second.
+    logged: u32,
+    /// Lines that were omitted and have not been summed up.
+    omitted: u64,
+}
+
+/// Lines about closed connections in one second at most.
+const CLOSED_PER_SECOND_MAX: u32 = 50;
+
+impl ClosedLimit {
+    /// Returns whether a line is logged, and the number of omitted lines to sum up before it.
+    fn admit(&mut self, now: Instant, is_closed: bool) -> (bool, u64) {
+        if self.since.is_none_or(|since| now.since(since) >= Duration::from_secs(1)) {
+            (self.since, self.logged) = (Some(now), 0);
+        }
+        if is_closed {
+            if self.logged == CLOSED_PER_SECOND_MAX {
+                self.omitted += 1;
+                return (false, 0);
+            }
+            self.logged += 1;
+        }
+        (true, std::mem::take(&mut self.omitted))
     }
 }
 
@@ -254,5 +301,21 @@ mod tests {
         }
         let given = Arguments::parse_from(["rdzv", "--bind", "h"]).server;
         assert_eq!(given.stored_bytes_max.as_u64(), ServerLimits::default().engine.stored_bytes_max);
+    }
+
+    #[test]
+    fn a_flood_of_closed_connections_is_summed_up() {
+        let (mut limit, start) = (ClosedLimit::default(), Instant::ORIGIN);
+        let max = u64::from(CLOSED_PER_SECOND_MAX);
+        let logged = (0..1000).filter(|_| limit.admit(start, true).0).count() as u64;
+        assert_eq!(logged, max);
+        assert_eq!(
+            limit.admit(start, false),
+            (true, 1000 - max),
+            "other events are logged, and the sum with them"
+        );
+        assert_eq!(limit.admit(start, true), (false, 0), "the second is not over");
+        assert_eq!(limit.admit(start + Duration::from_secs(1), true), (true, 1));
+        assert_eq!(limit.admit(start + Duration::from_secs(1), true), (true, 0));
     }
 }
