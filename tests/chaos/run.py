@@ -66,8 +66,16 @@ def address(host):
     return f"10.77.0.{host + 1}"
 
 
-def make_hosts(netem):
-    """Host 0 has the server, the others have agents. All are linked by a bridge."""
+# How a link becomes slow, mildly to badly. netem delays and loses packets. A kernel without it has tbf, the token bucket:
+# packets wait for their turn at a low rate, and are lost if they would wait longer than the latency.
+SLOW_LINKS = {
+    "netem": ["delay 20ms 20ms", "delay 100ms 20ms loss 1%", "delay 300ms 20ms loss 5%"],
+    "tbf": ["rate 1mbit burst 2kb latency 50ms", "rate 256kbit burst 2kb latency 200ms", "rate 64kbit burst 2kb latency 500ms"],
+}
+
+
+def make_hosts():
+    """Host 0 has the server, the others have agents. All are linked by a bridge. Returns how links can become slow."""
     os.makedirs("/run/netns", exist_ok=True)
     sh("mount", "-t", "tmpfs", "none", "/run/netns")
     sh("ip", "link", "set", "lo", "up")
@@ -80,11 +88,13 @@ def make_hosts(netem):
         sh("ip", "-n", f"h{host}", "link", "set", "lo", "up")
         sh("ip", "-n", f"h{host}", "address", "add", f"{address(host)}/24", "dev", "eth0")
         sh("ip", "-n", f"h{host}", "link", "set", "eth0", "up")
-    if netem and subprocess.run(["tc", "qdisc", "add", "dev", "v0", "root", "netem", "delay", "1ms"],
-                                capture_output=True, check=False).returncode:
-        return False
-    sh("tc", "qdisc", "del", "dev", "v0", "root", check=False)
-    return netem
+    if shutil.which("tc"):
+        for slowing, ways in SLOW_LINKS.items():
+            command = ["tc", "qdisc", "add", "dev", "v0", "root", slowing, *ways[0].split()]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                sh("tc", "qdisc", "del", "dev", "v0", "root")
+                return slowing
+    return None
 
 
 def processes():
@@ -112,8 +122,8 @@ def descriptors(pid):
 class Episode:
     """One job and its faults."""
 
-    def __init__(self, options, seed, counts, netem):
-        self.options, self.seed, self.counts, self.netem = options, seed, counts, netem
+    def __init__(self, options, seed, counts, slowing):
+        self.options, self.seed, self.counts, self.slowing = options, seed, counts, slowing
         self.random = random.Random(seed)
         self.folder = os.path.join(options.record, f"seed-{seed}")
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -240,10 +250,10 @@ class Episode:
         return lambda: sh("ip", "link", "set", f"v{host}", "up")
 
     def link_slow(self, host):
-        if not self.netem:
+        if not self.slowing:
             return NOTHING
-        delay, loss = self.random.choice([(20, 0), (100, 1), (300, 5)])
-        sh("tc", "qdisc", "replace", "dev", f"v{host}", "root", "netem", "delay", f"{delay}ms", "20ms", "loss", f"{loss}%")
+        way = self.random.choice(SLOW_LINKS[self.slowing])
+        sh("tc", "qdisc", "replace", "dev", f"v{host}", "root", self.slowing, *way.split())
         return lambda: sh("tc", "qdisc", "del", "dev", f"v{host}", "root", check=False)
 
     def no_descriptors(self, host):
@@ -416,19 +426,18 @@ class Episode:
 
 
 def inside(options):
-    netem = shutil.which("tc") is not None
     try:
-        netem = make_hosts(netem)
+        slowing = make_hosts()
     except RuntimeError as failure:
         print(f"NOT TESTED: this machine forbids private networks: {failure}")
         sys.exit(FORBIDDEN)
-    if not netem:
-        print("tc has no netem here: links are taken down, but not slowed")
+    if not slowing:
+        print("tc has neither netem nor tbf here: links are taken down, but not slowed")
     counts, failed, seed = collections.Counter(), [], options.seed
     end = time.monotonic() + options.minutes * 60
     options.own = set(processes())
     while time.monotonic() < end:
-        episode = Episode(options, seed, counts, netem)
+        episode = Episode(options, seed, counts, slowing)
         violation = None
         try:
             episode.play()
