@@ -4,11 +4,10 @@
 //! the nodes in the order of their local ranks, in equal parts: with two nodes and eight workers, 0 to 3 are on the
 //! first. That matches the position of the accelerators on the usual hosts, and works without any.
 
-use alloc::collections::{BTreeMap, BTreeSet};
 use core::fmt::Write;
 use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::prelude::*;
-use rendezvous_core::sorted::sort_by;
+use rendezvous_core::sorted::{SortedMap, sort_by};
 
 /// Processors of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +47,7 @@ pub enum NumaError {
 }
 
 /// Set of processors, by number.
-pub type Cpus = BTreeSet<u32>;
+pub type Cpus = SortedMap<u32, ()>;
 
 /// A host, as its files describe it.
 pub struct Host<'a> {
@@ -71,7 +70,7 @@ pub fn parse_list(text: &str) -> Option<Cpus> {
         if last >= MAX {
             return None;
         }
-        numbers.extend(first..=last);
+        add(&mut numbers, first..=last);
     }
     Some(numbers)
 }
@@ -79,7 +78,7 @@ pub fn parse_list(text: &str) -> Option<Cpus> {
 /// Returns the list in the same format, which `numactl` accepts.
 pub fn write_list(numbers: &Cpus) -> String {
     let mut text = String::new();
-    let mut rest = numbers.iter().copied().peekable();
+    let mut rest = numbers.keys().copied().peekable();
     while let Some(first) = rest.next() {
         let mut last = first;
         while let Some(next) = rest.next_if(|next| *next == last + 1) {
@@ -101,9 +100,9 @@ pub fn write_list(numbers: &Cpus) -> String {
 /// See [`NumaError`].
 pub fn bind(binding: NumaBinding, workers: u32, host: &Host<'_>) -> Result<Vec<Cpus>, NumaError> {
     let mut nodes = Vec::new();
-    for node in host.list("/sys/devices/system/node/online")? {
+    for &node in host.list("/sys/devices/system/node/online")?.keys() {
         let all = host.list(&format!("/sys/devices/system/node/node{node}/cpulist"))?;
-        let cpus = collected(all.into_iter().filter(|cpu| host.allowed.contains(cpu)));
+        let cpus = collected(all.keys().filter(|&cpu| host.allowed.contains_key(cpu)));
         if !cpus.is_empty() {
             nodes.push((node, cpus));
         }
@@ -128,7 +127,7 @@ pub fn bind(binding: NumaBinding, workers: u32, host: &Host<'_>) -> Result<Vec<C
                 if cores.len() < beside {
                     return Err(NumaError::TooFewCores { node: *node, cores: cores.len(), workers: beside });
                 }
-                collected(share(&cores, worker - first, beside).iter().flatten().copied())
+                collected(share(&cores, worker - first, beside).iter().flat_map(Cpus::keys))
             }
             NumaBinding::CoreComplex => {
                 let complexes = host.grouped(cpus, |cpu| host.cache(cpu))?;
@@ -143,10 +142,15 @@ pub fn bind(binding: NumaBinding, workers: u32, host: &Host<'_>) -> Result<Vec<C
     Ok(bound)
 }
 
-/// Collects processors one by one: `collect` would instantiate a sort, 8 KB of the library.
-fn collected(cpus: impl Iterator<Item = u32>) -> Cpus {
+fn add(cpus: &mut Cpus, more: impl Iterator<Item = u32>) {
+    for cpu in more {
+        cpus.insert(cpu, ());
+    }
+}
+
+fn collected<'c>(cpus: impl Iterator<Item = &'c u32>) -> Cpus {
     let mut all = Cpus::new();
-    all.extend(cpus);
+    add(&mut all, cpus.copied());
     all
 }
 
@@ -165,14 +169,14 @@ impl Host<'_> {
 
     fn of_socket(&self, cpus: &Cpus, nodes: &[(u32, Cpus)]) -> Result<Cpus, NumaError> {
         let socket_of = |cpus: &Cpus| {
-            let cpu = cpus.first().copied().unwrap_or(0);
+            let cpu = cpus.first().map_or(0, |(&cpu, ())| cpu);
             self.list(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"))
         };
         let socket = socket_of(cpus)?;
         let mut all = Cpus::new();
         for (_, others) in nodes {
             if socket_of(others)? == socket {
-                all.extend(others);
+                add(&mut all, others.keys().copied());
             }
         }
         Ok(all)
@@ -207,12 +211,12 @@ impl Host<'_> {
         cpus: &Cpus,
         common: impl Fn(u32) -> Result<Cpus, NumaError>,
     ) -> Result<Vec<Cpus>, NumaError> {
-        let mut groups = BTreeMap::<u32, Cpus>::new();
-        for &cpu in cpus {
-            let key = common(cpu)?.first().copied().unwrap_or(cpu);
-            groups.entry(key).or_default().insert(cpu);
+        let mut groups = SortedMap::<u32, Cpus>::new();
+        for &cpu in cpus.keys() {
+            let key = common(cpu)?.first().map_or(cpu, |(&first, ())| first);
+            groups.entry(key, Cpus::new).insert(cpu, ());
         }
-        Ok(groups.into_values().collect())
+        Ok(groups.into_iter().map(|(_, group)| group).collect())
     }
 }
 
@@ -279,7 +283,7 @@ mod tests {
         let error = bound(NumaBinding::Exclusive, 5, "0-3").expect_err("too few").to_string();
         assert_eq!(error, "NUMA node 0 has 4 cores for 5 workers");
         assert_eq!(bound(NumaBinding::Node, 1, "99"), Err(NumaError::NoProcessors));
-        let host = Host { read: &|_| None, allowed: Cpus::from([0]) };
+        let host = Host { read: &|_| None, allowed: collected([0].iter()) };
         let error = bind(NumaBinding::Node, 1, &host).expect_err("no such file").to_string();
         assert_eq!(error, "/sys/devices/system/node/online is missing or invalid");
     }
