@@ -29,7 +29,7 @@ use crate::ungreeted::Ungreeted;
 use crate::wire::native::{MAGIC, Why};
 use crate::wire::sink::Sink as _;
 use alloc::collections::VecDeque;
-use conns::{Conn, Conns, Greeting, Life, Protocol};
+use conns::{Conn, Conns, Greeting, Life, Protocol, SENT_AT_ONCE_MAX};
 use deadlines::{Deadline, Deadlines};
 use native::{Native, ServerContext, notify_released, pushed_queue};
 use pacing::Pacing;
@@ -48,8 +48,6 @@ enum Rest {
 
 /// Number of keys that one step of long work looks at.
 const KEYS_PER_STEP: usize = 256;
-/// Maximum number of bytes that are sent to one connection before the next one's turn.
-const SENT_AT_ONCE_MAX: usize = 256 * 1024;
 /// First byte of a TLS connection: the type of the record that holds ClientHello (RFC 8446, section 5.1).
 pub(super) const TLS_FIRST_BYTE: u8 = 0x16;
 /// Answer to a client that uses TLS where there is none: the fatal alert `protocol_version`.
@@ -206,7 +204,10 @@ impl Server {
         if let Some(conn) = self.readable.pop_front() {
             return Some(Output::Read { conn });
         }
-        self.events.pop_front().map(Output::Event)
+        if let Some(event) = self.events.pop_front() {
+            return Some(Output::Event(event));
+        }
+        self.conns.next_long_to_send().map(|conn| Output::Transmit { conn })
     }
 
     /// Returns when [`Input::Tick`] is due at the latest.

@@ -59,6 +59,8 @@ struct Peer {
     unread: bool,
     /// Whether the peer is in `to_read`.
     queued: bool,
+    /// Whether the peer is in `to_write`.
+    write_queued: bool,
     /// The peer has sent its last byte, and the end of the stream follows the unread bytes.
     read_closed: bool,
     /// Whether sent bytes may be unacknowledged.
@@ -85,7 +87,9 @@ pub(super) struct Reactor {
     /// Number of times that each slot was used. It outlives the peers.
     generations: Vec<u32>,
     to_read: VecDeque<ConnId>,
-    /// Whether the last iteration left outputs in the machine.
+    /// Peers whose sockets can accept bytes again.
+    to_write: VecDeque<ConnId>,
+    /// Whether the last iteration left outputs in the machine, or peers to write to.
     is_write_left: bool,
     accepting: Accepting,
     /// Number of full iterations since a tick was due.
@@ -142,6 +146,7 @@ impl Reactor {
             peers: Slab::new(),
             generations: Vec::new(),
             to_read: VecDeque::new(),
+            to_write: VecDeque::new(),
             is_write_left: false,
             accepting: Accepting::Ready,
             overdue_iterations: 0,
@@ -175,7 +180,7 @@ impl Reactor {
                 match event.token() {
                     LISTENER => self.accepting = Accepting::Ready,
                     WAKER => woken = true,
-                    token => self.on_readiness(now, token, event),
+                    token => self.on_readiness(token, event),
                 }
             }
             if woken && self.handle_commands() == Flow::Stop {
@@ -237,7 +242,7 @@ impl Reactor {
         Flow::Go
     }
 
-    fn on_readiness(&mut self, now: Instant, token: Token, event: &Readiness) {
+    fn on_readiness(&mut self, token: Token, event: &Readiness) {
         let Some(peer) = self.peers.get_mut(token.0) else { return };
         let conn = conn_id(token.0, peer.generation);
         if event.is_readable() || event.is_read_closed() || event.is_error() {
@@ -248,8 +253,9 @@ impl Reactor {
                 self.to_read.push_back(conn);
             }
         }
-        if event.is_writable() && !self.machine.unsent(conn).is_empty() {
-            self.write(now, conn);
+        if event.is_writable() && !peer.write_queued && !self.machine.unsent(conn).is_empty() {
+            peer.write_queued = true;
+            self.to_write.push_back(conn);
         }
     }
 
@@ -348,6 +354,7 @@ impl Reactor {
             generation,
             unread: false,
             queued: false,
+            write_queued: false,
             read_closed: false,
             in_flight: false,
             has_sent: false,
@@ -430,7 +437,16 @@ impl Reactor {
     }
 
     fn execute(&mut self, now: Instant) {
-        self.is_write_left = false;
+        let mut budget = WRITE_BYTES_PER_ITERATION;
+        while budget > 0
+            && let Some(conn) = self.to_write.pop_front()
+        {
+            if let Some(peer) = self.peers.get_mut(conn.index as usize) {
+                peer.write_queued &= peer.generation != conn.generation;
+            }
+            budget = budget.saturating_sub(self.write(now, conn));
+        }
+        self.is_write_left = !self.to_write.is_empty();
         let mut budget = WRITE_BYTES_PER_ITERATION;
         while let Some(output) = self.machine.poll_output() {
             match output {

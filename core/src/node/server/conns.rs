@@ -14,6 +14,10 @@ use crate::wire::sink::Sink;
 use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 
+/// Maximum number of bytes that are sent to one connection before the next one's turn.
+pub(super) const SENT_AT_ONCE_MAX: usize = 256 * 1024;
+/// Connections with little to send that are served before one with more than `SENT_AT_ONCE_MAX`.
+const SHORT_IN_A_ROW_MAX: u8 = 16;
 /// Free slots that the table keeps.
 pub(super) const SLOTS_KEPT: usize = 1024;
 
@@ -32,7 +36,7 @@ pub(super) struct Conn {
     pub(super) listing: Option<Box<Listing>>,
     /// Whether the server has noted that the client has greeted.
     pub(super) is_known: bool,
-    /// Whether the connection is in the queue `transmits`.
+    /// Whether the connection is in the queue `transmits`, or in `long_transmits`.
     pub(super) to_send: bool,
     /// Whether its inbox has whole frames for a later turn.
     pub(super) is_parked: bool,
@@ -115,6 +119,10 @@ pub(super) struct Conns {
     slots: Vec<Option<Conn>>,
     pub(super) pool: BufferPool,
     transmits: VecDeque<ConnId>,
+    /// Connections with more to send than goes out at once. Those with little go first, and do not wait for all of them.
+    long_transmits: VecDeque<ConnId>,
+    /// Connections with little that were served since one with much.
+    short_in_a_row: u8,
 }
 
 impl Conns {
@@ -202,13 +210,14 @@ impl Conns {
 
     #[inline]
     pub(super) fn want_to_send(&mut self, id: ConnId) {
-        let Self { slots, transmits, .. } = self;
+        let Self { slots, transmits, long_transmits, .. } = self;
         if let Some(conn) = slots.get_mut(id.index as usize).and_then(Option::as_mut)
             && !conn.to_send
             && !conn.outbox.is_empty()
         {
             conn.to_send = true;
-            transmits.push_back(id);
+            let is_long = conn.outbox.len() > SENT_AT_ONCE_MAX;
+            (if is_long { long_transmits } else { transmits }).push_back(id);
         }
     }
 
@@ -218,8 +227,26 @@ impl Conns {
         self.slots.capacity()
     }
 
+    /// Returns the next connection to send to: one with little to send, unless many of these had precedence.
     pub(super) fn next_to_send(&mut self) -> Option<ConnId> {
+        if self.short_in_a_row >= SHORT_IN_A_ROW_MAX
+            && let Some(id) = self.next_long_to_send()
+        {
+            return Some(id);
+        }
         let id = self.transmits.pop_front()?;
+        self.short_in_a_row = self.short_in_a_row.saturating_add(1);
+        self.unqueued(id)
+    }
+
+    /// Returns the next connection with much to send.
+    pub(super) fn next_long_to_send(&mut self) -> Option<ConnId> {
+        let id = self.long_transmits.pop_front()?;
+        self.short_in_a_row = 0;
+        self.unqueued(id)
+    }
+
+    fn unqueued(&mut self, id: ConnId) -> Option<ConnId> {
         if let Ok(conn) = self.find(id) {
             conn.to_send = false;
         }
@@ -261,6 +288,7 @@ impl Conns {
         self.slots.truncate(used);
         self.slots.shrink_to(used);
         self.transmits.shrink_to(used);
+        self.long_transmits.shrink_to(used);
         Some(used)
     }
 }

@@ -263,6 +263,33 @@ fn a_peer_that_does_not_read_is_not_read_and_in_the_end_dropped() {
     assert_eq!(rig.server.stats().buffered_bytes, 0);
 }
 
+/// Returns the connections that the server sends to in its next actions.
+fn transmits(server: &mut Server) -> Vec<u32> {
+    let outputs = core::iter::from_fn(|| server.poll_output());
+    let conns = outputs.filter_map(|output| match output {
+        Output::Transmit { conn } => Some(conn.index),
+        _ => None,
+    });
+    conns.collect()
+}
+
+#[test]
+fn short_answers_go_before_long_ones_which_follow_after_sixteen() {
+    let mut rig = rig();
+    let conns: Vec<_> = (0..22).map(|index| rig.greeted(index)).collect();
+    let writer = rig.greeted(22);
+    rig.send(writer, &set(b"long", &vec![1; SENT_AT_ONCE_MAX]));
+    rig.send(writer, &set(b"short", b"1"));
+    // A write of this length is done in the next turn.
+    rig.after(Duration::from_millis(1));
+    for (&conn, index) in conns.iter().zip(0..) {
+        let bytes = get(if index < 2 { b"long" } else { b"short" });
+        rig.server.handle(rig.now, Input::Received { conn, bytes: &bytes }).expect("a legal input");
+    }
+    let expected: Vec<u32> = (2..18).chain([0]).chain(18..22).chain([1]).collect();
+    assert_eq!(transmits(&mut rig.server), expected);
+}
+
 #[test]
 fn silence_is_bounded_before_the_greeting_and_within_a_frame() {
     let mut rig = rig();
