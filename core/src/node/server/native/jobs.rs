@@ -1,12 +1,13 @@
-//! Work that may take longer than one turn: it is done in steps, and the jobs take turns.
+//! Work that may take longer than one turn: it is done in steps, and the sessions take turns.
 
 use super::{ANSWER_WORK, KEYS_PER_STEP, Native, RequestId, ServerContext, removed_frame};
 use crate::limits::WAIT_COST_BYTES;
+use crate::ordered::Map;
+use crate::prelude::*;
 use crate::session::table::SessionId;
 use crate::store::engine::{LeasedKeys, Listing, PrefixScan, Removal, Stale};
 use crate::store::op::Keys;
 use crate::wire::native::ServerFrame;
-use alloc::collections::VecDeque;
 
 /// Leases, watches and waits that end in one step.
 const ENDS_PER_STEP: usize = 64;
@@ -36,12 +37,41 @@ struct PendingJob {
     charge: u64,
 }
 
+/// Pending jobs. The sessions take turns, and the jobs of each session.
 #[derive(Debug, Default)]
-pub(super) struct Jobs(VecDeque<PendingJob>);
+pub(super) struct Jobs {
+    /// By session, 0 for jobs of none, and by number, from 1.
+    pending: Map<(u64, u64), PendingJob>,
+    count: u64,
+    /// Session of the last job that was continued.
+    last: u64,
+}
 
 impl Jobs {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub(super) const fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    fn push(&mut self, pending: PendingJob) {
+        self.count += 1;
+        self.pending.insert((pending.session(), self.count), pending);
+    }
+
+    /// Takes the oldest job of the session whose turn it is.
+    fn pop(&mut self) -> Option<PendingJob> {
+        let of_next = self.pending.after((self.last, u64::MAX)).next();
+        let (id, _) = of_next.or_else(|| self.pending.first())?;
+        self.last = id.0;
+        self.pending.remove(id)
+    }
+}
+
+impl PendingJob {
+    fn session(&self) -> u64 {
+        match self.job {
+            Job::EndSession { session, .. } => session.0,
+            _ => self.request.map_or(0, |request| request.session.0),
+        }
     }
 }
 
@@ -58,17 +88,18 @@ impl Native {
         let mut pending = PendingJob { job, request, charge };
         while !self.step(context, &mut pending) {
             if context.is_budget_spent() {
-                return self.jobs.0.push_back(pending);
+                return self.jobs.push(pending);
             }
         }
     }
 
     /// Continues the jobs, one step of each after the other.
     pub(super) fn run_jobs(&mut self, context: &mut ServerContext<'_>) {
-        while !self.jobs.is_empty() && !context.is_budget_spent() {
-            let Some(mut pending) = self.jobs.0.pop_front() else { return };
+        while !context.is_budget_spent()
+            && let Some(mut pending) = self.jobs.pop()
+        {
             if !self.step(context, &mut pending) {
-                self.jobs.0.push_back(pending);
+                self.jobs.push(pending);
             }
         }
     }
@@ -76,14 +107,16 @@ impl Native {
     /// Drops what a session that has ended has asked for: lists, which it will not receive, and removals that have
     /// removed nothing.
     pub(super) fn end_jobs(&mut self, session: SessionId) {
-        self.jobs.0.retain(|PendingJob { job, request, .. }| {
-            let may_go = match job {
-                Job::List(_) => true,
-                Job::Remove(removal) => !removal.has_begun(),
-                _ => false,
-            };
-            !may_go || request.is_none_or(|request| request.session != session)
+        let jobs = self.jobs.pending.after((session.0, 0)).take_while(|((of, _), _)| *of == session.0);
+        let may_go = jobs.filter(|(_, PendingJob { job, .. })| match job {
+            Job::List(_) => true,
+            Job::Remove(removal) => !removal.has_begun(),
+            _ => false,
         });
+        let may_go: Vec<_> = may_go.map(|(id, _)| id).collect();
+        for id in may_go {
+            self.jobs.pending.remove(id);
+        }
     }
 
     /// Does one step. Returns whether the job is done.

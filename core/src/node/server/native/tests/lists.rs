@@ -1,5 +1,7 @@
 //! Requests for the keys with a prefix, in a store of many keys: they are served in turns, and what they hold is charged.
 
+use super::super::RequestId;
+use super::super::jobs::Job;
 use super::turns::{TURN, fill};
 use super::*;
 use crate::limits::SessionLimits;
@@ -128,6 +130,38 @@ fn what_jobs_hold_is_charged_to_their_session_until_they_are_done() {
     rig.finish();
     assert_eq!(rig.lines(other), ["1 Number 0"], "each session has its own limit");
     assert_eq!(rig.server.stats().buffered_bytes, before, "nothing is left of them");
+}
+
+/// Returns the number of turns until a list is answered beside `others` lists of another session.
+fn turns_of_a_list(others: u64) -> usize {
+    let mut rig = Rig::new(ServerLimits { work_per_input_max: TURN, ..ServerLimits::default() });
+    fill(&mut rig, "/k/", 10 * KEYS);
+    let (busy, conn) = (rig.open(0, "n"), rig.open(1, "m"));
+    rig.ask(conn, 1, &ClientFrame::ListKeys { prefix: key("/k/"), after: key(""), count_max: 1 });
+    rig.finish();
+    rig.lines(conn);
+    let list = ClientFrame::ListKeys { prefix: key("/k/"), after: key(""), count_max: u32::MAX };
+    for id in 1..=others {
+        // Pacing would delay the requests of one client, so they begin here.
+        rig.server.with_native(|native, context| {
+            let session = native.sessions.of(busy).expect("it is open");
+            let listing = context.engine.list(b"/k/", b"", u64::MAX, usize::MAX);
+            native.begin(context, Job::List(listing), Some(RequestId { session, id }));
+        });
+    }
+    rig.ask(conn, 2, &list);
+    let mut turns = 0;
+    while rig.lines(conn).is_empty() {
+        rig.feed(Input::Tick);
+        turns += 1;
+    }
+    turns
+}
+
+#[test]
+fn sessions_take_turns_however_many_lists_one_has_requested() {
+    let (alone, beside) = (turns_of_a_list(0), turns_of_a_list(20));
+    assert!(alone > 10 && beside <= 3 * alone, "{alone} turns alone, {beside} beside others");
 }
 
 /// A request that is refused must have removed nothing.
