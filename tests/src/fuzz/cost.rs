@@ -135,6 +135,7 @@ impl World {
             2 => {
                 self.clients[at].window = entropy.choose(&[0, 1, 100_000, usize::MAX]);
                 self.transmit(at);
+                self.execute();
             }
             3 if entropy.below(4) == 0 => self.feed(Input::Lost { conn, os_error: 104 }, 0),
             4 => {
@@ -210,6 +211,10 @@ impl World {
         self.sent += bytes;
         self.longest = self.longest.max(bytes);
         self.handle(input);
+        self.execute();
+    }
+
+    fn execute(&mut self) {
         while let Some(output) = self.server.poll_output() {
             match output {
                 Output::Transmit { conn } => {
