@@ -8,7 +8,8 @@ use rendezvous_core::error::OneLine;
 use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::prelude::*;
 
-/// Refusal of a connection, of a call or of a token file, or a warning of an open port. Its text is one line: what comes from the caller is escaped.
+/// Refusal of a connection, of a call or of a token file, or a warning of an open port. Its text is one line: what comes
+/// from the caller is escaped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RefusalEvent {
     /// The worker ended a connection because of what its caller sent, or did not send.
