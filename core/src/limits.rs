@@ -66,7 +66,7 @@ pub struct EngineLimits {
     /// Maximum number of pending waits and barriers of one connection. PyTorch's own client never has more than
     /// one.
     pub waits_per_connection_max: usize,
-    /// Maximum number of keys that one connection waits for, counted once per wait: its waits end in one turn. Not less than
+    /// Maximum number of keys that one connection waits for, counted once per wait. Not less than
     /// [`FrameLimits::keys_max`], or a wait for so many keys is refused.
     pub registrations_per_connection_max: usize,
 }

@@ -32,7 +32,7 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("Heartbeat", 20, 4),
     ("Acknowledge", 20, 4),
     ("Bye", 6150, 932),
-    ("Cancel", 302_578, 4905),
+    ("Cancel", 6144, 3469),
     ("Abandon", 6150, 932),
     ("Sessions", 2497, 4200),
     ("EndSession", 6150, 932),
@@ -80,7 +80,7 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("APPEND", 9832, 9831),
     ("MULTI_GET", 6706, 633),
     ("MULTI_SET", 652_497, 87_997),
-    ("CANCEL_WAIT", 20, 4),
+    ("CANCEL_WAIT", 6144, 3469),
     ("QUEUE_PUSH", 9838, 9831),
     ("QUEUE_POP", 9831, 9831),
     ("QUEUE_LEN", 20, 4),
@@ -418,7 +418,6 @@ fn c10d_costs() -> Vec<(&'static str, Cost)> {
         (set(Key::raw(b"long")), Request::Append { key: Key::raw(b"long"), value: &long }),
         (World::busy(), Request::MultiGet { keys: Keys::scoped(b"", &all[..KEYS]) }),
         (World::busy(), Request::MultiSet { pairs: Pairs::scoped(b"", &pairs) }),
-        (World::busy(), Request::CancelWait),
         (World::busy(), Request::QueuePush { key: queue, value: &long }),
         (
             World::new().does(&ClientFrame::QueuePush { key: queue, value: &long }),
@@ -431,6 +430,10 @@ fn c10d_costs() -> Vec<(&'static str, Cost)> {
     let mut costs: Vec<_> =
         worlds.into_iter().map(|(world, request)| (name(&request), world.cost_of_request(request))).collect();
     let mut world = World::busy();
+    let conn = world.rig.greeted();
+    world.rig.send(conn, &frames::request(Request::Wait { keys: list }));
+    settle(&mut world.rig);
+    costs.push(("CANCEL_WAIT", cost(&mut world.rig, conn, &frames::request(Request::CancelWait))));
     let conn = world.rig.connect();
     costs.push(("VALIDATE", cost(&mut world.rig, conn, &frames::greeting())));
     costs.push(("PING", cost(&mut world.rig, conn, &frames::ping(1))));

@@ -185,6 +185,7 @@ impl HashStore {
             _ => failure,
         });
         state.engine.forget_waits(conn);
+        state.engine.free_some(usize::MAX);
         state.waiting.remove(slot);
         Ok((state, if ended? { Outcome::Released } else { Outcome::Missing }))
     }

@@ -214,7 +214,12 @@ impl Server {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let native = self.native.as_ref().and_then(|native| native.poll_timeout(self.now, &self.engine));
         let left = (!self.parked.is_empty()).then(|| self.pacing.due(self.now));
-        [self.deadlines.next(), native, left].into_iter().flatten().min().map(|due| due + self.paused)
+        let unfreed = self.engine.has_to_free().then_some(self.now);
+        [self.deadlines.next(), native, left, unfreed]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|due| due + self.paused)
     }
 
     /// Moves the server's time on to the process's time, less the pauses.
@@ -708,6 +713,10 @@ impl Server {
             self.parked = parked;
         }
         self.with_native(Native::tick);
+        self.renew_budget();
+        while self.engine.has_to_free() && !self.budget.spend(&self.engine, &mut self.conns) {
+            self.engine.free_some(KEYS_PER_STEP);
+        }
         if !self.parked.is_empty() && self.pacing.due(now) <= now {
             self.serve_slice();
         }

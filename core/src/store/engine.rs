@@ -309,11 +309,31 @@ impl Engine {
         self.waits.forget_places(places);
     }
 
-    /// Ends all waits of a waiter that has disconnected or cancels. Its barrier arrivals stay counted.
+    /// Ends all waits of a waiter that has disconnected or cancels. Its barrier arrivals stay counted. If it waits for
+    /// many keys, [`Engine::free_some`] has to free the rest.
     pub fn forget_waits(&mut self, waiter: impl Into<WaiterId>) {
+        self.waits.give_up(waiter.into());
+        self.free_some(FREED_AT_ONCE);
+    }
+
+    /// Returns whether something that has ended is still to be freed, though no request sees it any more.
+    pub const fn has_to_free(&self) -> bool {
+        self.waits.has_ended()
+    }
+
+    /// Frees a part of what has ended: the places of up to `count_max` keys in waits.
+    pub fn free_some(&mut self, count_max: usize) {
         let before = self.waits.registrations();
-        self.waits.forget(waiter.into(), &mut self.slots);
+        self.waits.free_some(count_max, &mut self.slots);
         self.count_work(2 * (before - self.waits.registrations()) as u64);
+    }
+
+    /// Checks the capacity for a wait for so many keys.
+    fn check_waits(&mut self, waiter: WaiterId, keys: usize) -> Result<(), ApplyError> {
+        if self.waits.registrations() + keys > self.limits.registrations_max {
+            self.free_some(keys);
+        }
+        self.waits.check_capacity(waiter, keys, &self.limits).map_err(ApplyError::TooManyWaits)
     }
 
     fn set(&mut self, key: Key<'_>, value: &[u8]) -> Result<Answer<'static>, ApplyError> {
@@ -445,9 +465,7 @@ impl Engine {
                         let more = self.new_names(keys);
                         self.check_capacity(more)?;
                     }
-                    self.waits
-                        .check_capacity(waiter, keys.len(), &self.limits)
-                        .map_err(ApplyError::TooManyWaits)?;
+                    self.check_waits(waiter, keys.len())?;
                     *wait.insert(self.waits.open(waiter, kind))
                 }
             };
@@ -477,7 +495,7 @@ impl Engine {
         world_size: i64,
     ) -> Result<Answer<'static>, ApplyError> {
         self.capacity_to_replace(key, number::DIGITS_MAX)?;
-        self.waits.check_capacity(waiter, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
+        self.check_waits(waiter, 1)?;
         let (slot, arrived) = self.counter(key)?;
         let arrived = arrived.wrapping_add(1);
         self.count(slot, arrived);
@@ -585,13 +603,30 @@ impl Engine {
     }
 
     #[inline]
-    const fn check_capacity(&self, more: u64) -> Result<(), ApplyError> {
-        if self.stored_bytes().saturating_add(more) > self.limits.stored_bytes_max {
-            return Err(ApplyError::Full(self.limits.stored_bytes_max));
+    fn check_capacity(&mut self, more: u64) -> Result<(), ApplyError> {
+        if self.has_capacity(more) { Ok(()) } else { self.make_capacity(more) }
+    }
+
+    #[inline]
+    const fn has_capacity(&self, more: u64) -> bool {
+        self.stored_bytes().saturating_add(more) <= self.limits.stored_bytes_max
+    }
+
+    /// Frees what has ended until there is capacity for `more` bytes.
+    #[cold]
+    fn make_capacity(&mut self, more: u64) -> Result<(), ApplyError> {
+        while self.has_to_free() {
+            self.free_some(FREED_AT_ONCE);
+            if self.has_capacity(more) {
+                return Ok(());
+            }
         }
-        Ok(())
+        Err(ApplyError::Full(self.limits.stored_bytes_max))
     }
 }
+
+/// Keys of an ended wait that are freed without delay.
+const FREED_AT_ONCE: usize = 256;
 
 /// Work of adding a key to those in order: a search with a look at about twenty keys.
 const ORDER_WORK: u64 = 8;

@@ -269,7 +269,8 @@ impl Engine {
             }
             visited = Some(id);
         }
-        failed_waiters.iter().for_each(|&waiter| self.forget_waits(waiter));
+        failed_waiters.iter().for_each(|&waiter| self.waits.give_up(waiter));
+        self.free_some(count_max);
         failed_waiters
     }
 
@@ -293,7 +294,7 @@ impl Engine {
     pub fn wait_for_item(&mut self, waiter: WaiterId, key: Key<'_>) -> Result<(), ApplyError> {
         self.released.clear();
         self.capacity_to_replace(key, 0)?;
-        self.waits.check_capacity(waiter, 1, &self.limits).map_err(ApplyError::TooManyWaits)?;
+        self.check_waits(waiter, 1)?;
         let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
         let wait = self.waits.open(waiter, WaitKind::Item);
         self.waits.register(wait, slot, &mut self.slots);
@@ -418,11 +419,12 @@ impl Engine {
     /// # Errors
     /// The lease does not exist, or there are too many leased keys, or the store is full; nothing was attached.
     pub fn lease_attach(&mut self, lease: LeaseId, keys: Keys<'_>) -> Result<(), LeaseError> {
-        let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
         let (mut count, mut more) = (keys.len(), keys.iter().map(|key| leases::cost(key.len())).sum::<u64>());
-        let stored = self.slots.stored_bytes() + self.leased_bytes;
+        let is_full = self.check_capacity(more).is_err();
+        let stored = self.stored_bytes();
         let bytes_max = self.limits.stored_bytes_max;
-        if stored + more > bytes_max || !extras.leases.has_capacity(count, &extras.limits) {
+        let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
+        if is_full || !extras.leases.has_capacity(count, &extras.limits) {
             // Some of the keys may be attached already, or be given twice.
             (count, more) = extras.leases.unattached(keys, &mut self.joined);
         }
@@ -514,14 +516,23 @@ impl Engine {
 
     /// Returns the number of keys with a prefix, if it can be removed at once with `others`.
     fn count_to_remove(&mut self, prefix: Key<'_>, others: usize) -> Result<usize, ApplyError> {
-        let prefix = contiguous_key(prefix, &mut self.joined);
         let limit = self.limits.removed_at_once_max;
         let left = limit.saturating_sub(others);
-        let slots = self.slots.ordered();
-        let all = slots.with_prefix(prefix, Bound::Included(prefix)).take(left + 1);
-        let count = all.map(|id| 1 + slots.items(id) / ITEMS_PER_KEY).fold(0, usize::saturating_add);
-        self.count_work(count.min(left + 1) as u64);
-        if count > left { Err(ApplyError::TooManyKeys(limit)) } else { Ok(count) }
+        loop {
+            let name = contiguous_key(prefix, &mut self.joined);
+            let slots = self.slots.ordered();
+            let all = slots.with_prefix(name, Bound::Included(name)).take(left + 1);
+            let count = all.map(|id| 1 + slots.items(id) / ITEMS_PER_KEY).fold(0, usize::saturating_add);
+            self.count_work(count.min(left + 1) as u64);
+            if count <= left {
+                return Ok(count);
+            }
+            if !self.has_to_free() {
+                return Err(ApplyError::TooManyKeys(limit));
+            }
+            // Some of them may be keys of waits that have ended.
+            self.free_some(usize::MAX);
+        }
     }
 
     fn holds(&mut self, compare: &Compare<'_>) -> bool {

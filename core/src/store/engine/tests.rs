@@ -446,3 +446,101 @@ fn what_does_not_grow_needs_no_room() {
          A | WAIT absent | Parked",
     );
 }
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("k{number}")).collect()
+}
+
+fn wait_for(engine: &mut Engine, conn: ConnId, names: &[String]) -> String {
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    seen(engine, conn, &Request::Wait { keys: Keys::scoped(b"/", &names) })
+}
+
+#[test]
+fn a_wait_for_many_keys_is_freed_in_steps() {
+    let mut engine = engine();
+    let keys = names(10_000);
+    for conn in [A, B] {
+        assert_eq!(wait_for(&mut engine, conn, &keys), "Parked");
+    }
+    run(&mut engine, "A | WAIT a q | Parked\nC | WAIT q | Parked");
+    engine.take_work();
+    run(&mut engine, "A | CANCEL | WaitCanceled");
+    let work = engine.take_work();
+    assert!(work < 1000, "{work} units for a cancellation");
+    assert!(engine.has_to_free());
+    assert_eq!(engine.waiting(), 2);
+    // The waiter may wait again, though its registrations are still there.
+    assert_eq!(wait_for(&mut engine, A, &keys[..9]), "Parked");
+    run(
+        &mut engine,
+        "B | PUSH q 1 | C -> Nothing
+         B | NUM | 0
+         B | LIST | []
+         B | SET k5000 x | Nothing
+         A | CANCEL | WaitCanceled
+         B | CLOSED",
+    );
+    let mut steps = 0;
+    engine.take_work();
+    while engine.has_to_free() {
+        engine.free_some(100);
+        assert!(engine.take_work() <= 200);
+        steps += 1;
+    }
+    assert!((150..200).contains(&steps), "{steps} steps");
+    assert_eq!((engine.waiting(), engine.footprint()), (0, 2), "the queue and a key are left");
+}
+
+/// Requests see no difference between waits that are freed at once and those that are freed later.
+#[test]
+fn no_request_sees_what_is_still_to_be_freed() {
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let stored_bytes_max = [200_000, 100_000_000][usize::from(rng.below(4) == 0)];
+        let limits = EngineLimits {
+            stored_bytes_max,
+            registrations_max: 1800,
+            removed_at_once_max: 700,
+            ..EngineLimits::default()
+        };
+        let [mut freed, mut engine] = [Engine::new(limits, 1), Engine::new(limits, 1)];
+        for engine in [&mut freed, &mut engine] {
+            engine.start_history(HistoryLimits::default());
+        }
+        let keys = names(1200);
+        for step in 0..120 {
+            let mut any = || usize::try_from(rng.below(1200)).expect("small");
+            let (what, one, start, other) = (any() % 12, any(), any(), any());
+            let conn = [A, B, C][other % 3];
+            let (name, key) = (&keys[one], Key::scoped(b"/", keys[one].as_bytes()));
+            let value = vec![b'1'; if what == 0 { other } else { 40 * other }];
+            let act = |engine: &mut Engine| match what {
+                0..=2 => seen(engine, conn, &Request::Set { key, value: &value }),
+                3 => seen(engine, conn, &Request::QueuePush { key, value: &value[..other] }),
+                4 => seen(engine, conn, &Request::QueuePop { key }),
+                5..=7 => wait_for(engine, conn, &keys[start.min(one)..start.max(one)]),
+                8 => {
+                    let prefix = Key::scoped(b"/", &name.as_bytes()[..1 + one % 2]);
+                    let writes = [Write::DeletePrefix { prefix }, Write::Add { key, delta: 1 }];
+                    let done = engine.txn([].into_iter(), writes.into_iter(), [].into_iter());
+                    format!("{done:?}")
+                }
+                _ => {
+                    engine.forget_waits(conn);
+                    String::new()
+                }
+            };
+            let due = act(&mut freed);
+            freed.free_some(usize::MAX);
+            assert_eq!(act(&mut engine), due, "seed {seed}, step {step}");
+            assert_eq!(engine.waiting(), freed.waiting(), "seed {seed}, step {step}");
+            if one % 4 == 0 {
+                engine.free_some(other);
+            }
+        }
+        engine.free_some(usize::MAX);
+        assert_eq!(engine.footprint(), freed.footprint(), "seed {seed}");
+        assert_eq!(engine.stored_bytes(), freed.stored_bytes(), "seed {seed}");
+    }
+}

@@ -1,5 +1,5 @@
 //! Pending waits. A wait is registered with each of its missing keys. The registrations of a key form a list in
-//! order of arrival, those that take no item first; those of a wait form a chain, so that a wait that ends leaves all lists at once.
+//! order of arrival, those that take no item first; those of a wait form a chain, so that a wait that ends can leave all lists.
 
 use super::slot::{NONE, SlotId, WaitList};
 use super::slots::Slots;
@@ -20,7 +20,8 @@ pub(super) enum WaitKind {
 
 #[derive(Debug)]
 struct Wait {
-    waiter: WaiterId,
+    /// `None` once the waiter has given it up: then it releases nothing, and its registrations are freed in steps.
+    waiter: Option<WaiterId>,
     kind: WaitKind,
     /// Number of keys that have not been set yet.
     missing: u32,
@@ -51,11 +52,17 @@ pub(super) struct Waits {
     of_conn: Vec<u32>,
     /// Newest wait of each request, by the request's table index.
     of_request: Vec<u32>,
+    /// Waits that were given up and are still to be freed.
+    ended: Vec<u32>,
 }
 
 impl Waits {
     pub(super) fn len(&self) -> usize {
-        self.waits.len()
+        self.waits.len() - self.ended.len()
+    }
+
+    pub(super) const fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
     }
 
     pub(super) fn registrations(&self) -> usize {
@@ -92,7 +99,7 @@ impl Waits {
 
     pub(super) fn open(&mut self, waiter: WaiterId, kind: WaitKind) -> u32 {
         let next_of_waiter = self.newest(waiter);
-        let opened = Wait { waiter, kind, missing: 0, first: NONE, next_of_waiter };
+        let opened = Wait { waiter: Some(waiter), kind, missing: 0, first: NONE, next_of_waiter };
         let wait = as_link(self.waits.insert(opened));
         let (table, table_index) = self.locate(waiter);
         if table.len() <= table_index {
@@ -182,9 +189,11 @@ impl Waits {
         let wait_id = self.unlink(slots[slot].waiters.head, slots);
         let wait = &mut self.waits[wait_id as usize];
         wait.missing -= 1;
-        if wait.missing == 0 {
-            released.push(wait.waiter);
-            self.close(wait_id);
+        if wait.missing == 0
+            && let Some(waiter) = wait.waiter
+        {
+            released.push(waiter);
+            self.close(wait_id, waiter);
         }
     }
 
@@ -219,7 +228,7 @@ impl Waits {
         let mut next = list.head;
         while next != NONE && waiters.len() < count_max {
             let registration = &self.registrations[next as usize];
-            waiters.push(self.waits[registration.wait as usize].waiter);
+            waiters.extend(self.waits[registration.wait as usize].waiter);
             next = registration.next;
         }
     }
@@ -230,23 +239,36 @@ impl Waits {
         self.of_conn.shrink_to(places);
     }
 
-    /// Ends all waits of a waiter.
-    pub(super) fn forget(&mut self, waiter: WaiterId, slots: &mut Slots) {
-        loop {
-            let wait = self.newest(waiter);
-            if wait == NONE {
-                break;
-            }
-            loop {
-                let id = self.waits[wait as usize].first;
-                if id == NONE {
-                    break;
-                }
+    /// Ends all waits of a waiter: nothing releases them any more. [`Waits::free_some`] frees them.
+    pub(super) fn give_up(&mut self, waiter: WaiterId) {
+        let mut next = self.newest(waiter);
+        if next == NONE {
+            return;
+        }
+        let (table, table_index) = self.locate(waiter);
+        table[table_index] = NONE;
+        while next != NONE {
+            self.ended.push(next);
+            let wait = &mut self.waits[next as usize];
+            wait.waiter = None;
+            next = wait.next_of_waiter;
+        }
+    }
+
+    /// Frees up to `count_max` registrations of waits that were given up, the latest first.
+    pub(super) fn free_some(&mut self, count_max: usize, slots: &mut Slots) {
+        for _ in 0..count_max {
+            let Some(&wait) = self.ended.last() else { break };
+            let id = self.waits[wait as usize].first;
+            if id != NONE {
                 let slot = self.registrations[id as usize].slot;
                 self.unlink(id, slots);
                 slots.release_if_idle(slot);
             }
-            self.close(wait);
+            if self.waits[wait as usize].first == NONE {
+                self.ended.pop();
+                self.waits.remove(wait as usize);
+            }
         }
         // Releases the memory that a burst of waiters has taken.
         if self.registrations.is_empty() && self.registrations.capacity() > 4096 {
@@ -258,9 +280,9 @@ impl Waits {
         }
     }
 
-    fn close(&mut self, wait: u32) {
+    fn close(&mut self, wait: u32, waiter: WaiterId) {
         let ended = self.waits.remove(wait as usize);
-        let (table, table_index) = self.locate(ended.waiter);
+        let (table, table_index) = self.locate(waiter);
         let first = &mut table[table_index];
         if *first == wait {
             *first = ended.next_of_waiter;

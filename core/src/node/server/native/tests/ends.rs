@@ -134,7 +134,7 @@ fn leases_and_waits_that_end_at_one_instant_end_in_turns() {
 }
 
 #[test]
-fn a_connection_waits_for_no_more_keys_than_one_turn_can_end() {
+fn a_connection_waits_for_no_more_keys_than_its_limit() {
     let engine = crate::limits::EngineLimits { registrations_per_connection_max: 10, ..Default::default() };
     let mut rig = Rig::new(ServerLimits { engine, ..ServerLimits::default() });
     let (conn, other) = (rig.greeted(0), rig.greeted(1));
@@ -153,4 +153,45 @@ fn a_connection_waits_for_no_more_keys_than_one_turn_can_end() {
     rig.send(conn, &wait(1));
     assert!(rig.closed[&conn].to_string().contains("too many pending waits (10)"), "{}", rig.closed[&conn]);
     assert_eq!(rig.server.engine.waiting(), 0);
+}
+
+#[test]
+fn a_wait_for_many_keys_ends_in_turns() {
+    let names: Vec<String> = (0..10_000).map(|number| format!("{number}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let keys = Keys::scoped(b"/", &names);
+    let c10d_wait = frame(Request::Wait { keys });
+    for how in ["Cancel", "timeout", "Bye", "Lost", "CANCEL_WAIT", "lost"] {
+        let mut rig = rig();
+        let conn = if how.to_uppercase() == how || how == "lost" { rig.greeted(0) } else { rig.open(0, "n") };
+        let waits = match how {
+            "CANCEL_WAIT" | "lost" => c10d_wait.clone(),
+            _ => encoded(1, 0, &ClientFrame::Wait { timeout_ms: 5000, keys }),
+        };
+        rig.send(conn, &waits);
+        rig.finish_at_once();
+        assert_eq!(rig.server.engine.waiting(), 1, "{how}");
+        match how {
+            "Cancel" => rig.ask(conn, 2, &ClientFrame::Cancel { request: 1 }),
+            "timeout" => {
+                rig.now = rig.now + Duration::from_millis(5000);
+                rig.feed(Input::Tick);
+            }
+            "Bye" => rig.ask(conn, 2, &ClientFrame::Bye {}),
+            "CANCEL_WAIT" => rig.send(conn, &frame(Request::CancelWait)),
+            _ => rig.feed(Input::Lost { conn, os_error: 104 }),
+        }
+        // An error of a wait says how many keys are missing.
+        let mut bound = if how == "timeout" { 10_000 + 2000 } else { 2000 };
+        let mut turns = 0;
+        while rig.has_work() {
+            assert!(rig.server.work() <= bound, "{how}: a turn of {}", rig.server.work());
+            assert_eq!(rig.server.engine.waiting(), 0, "{how}");
+            rig.now = rig.now.max(rig.server.poll_timeout().expect("when the work goes on"));
+            rig.feed(Input::Tick);
+            (bound, turns) = (2000, turns + 1);
+        }
+        assert!(turns > 20, "{how}: {turns} turns");
+        assert_eq!(rig.server.engine.footprint(), 0, "{how}");
+    }
 }

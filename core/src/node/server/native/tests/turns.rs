@@ -37,6 +37,7 @@ impl Rig {
 
     pub(super) fn has_work(&self) -> bool {
         !self.server.parked.is_empty()
+            || self.server.engine.has_to_free()
             || self.server.native.as_ref().is_some_and(|native| native.has_work(&self.server.engine))
     }
 }
