@@ -102,6 +102,11 @@ impl SharedBytes {
         &self.chunks
     }
 
+    /// Returns the chunks in order.
+    pub fn into_chunks(self) -> Vec<Arc<Chunk>> {
+        self.chunks
+    }
+
     /// Appends bytes; clones keep what they had. It copies few bytes besides `more`, however long the string is: a
     /// chunk that is shared is not copied but followed by another, and short neighbours are merged as their lengths
     /// double.

@@ -235,7 +235,10 @@ impl HashStoreState {
     ) -> Result<R, Failure> {
         let Applied { answer, released } = self.engine.apply(conn, request).map_err(refused)?;
         self.released.extend_from_slice(released);
-        Ok(read(answer))
+        let answer = read(answer);
+        // No tick of this store would free it later.
+        self.engine.free_some(usize::MAX);
+        Ok(answer)
     }
 
     fn was_released(&self, other_than: ConnId) -> bool {

@@ -318,14 +318,15 @@ impl Engine {
 
     /// Returns whether something that has ended is still to be freed, though no request sees it any more.
     pub const fn has_to_free(&self) -> bool {
-        self.waits.has_ended()
+        self.waits.has_ended() || self.slots.dropped_bytes() > 0
     }
 
-    /// Frees a part of what has ended: the places of up to `count_max` keys in waits.
+    /// Frees a part of what has ended: the places of up to `count_max` keys in waits, and as many pages of values.
     pub fn free_some(&mut self, count_max: usize) {
         let before = self.waits.registrations();
         self.waits.free_some(count_max, &mut self.slots);
-        self.count_work(2 * (before - self.waits.registrations()) as u64);
+        let freed = self.slots.free_some(count_max.saturating_mul(PAGE_BYTES)) / PAGE_BYTES;
+        self.count_work((2 * (before - self.waits.registrations()) + freed) as u64);
     }
 
     /// Checks the capacity for a wait for so many keys.
@@ -433,7 +434,7 @@ impl Engine {
     /// Removes the value of a slot that has one.
     fn clear(&mut self, slot: SlotId) {
         self.revision += 1;
-        self.slots.change(slot, self.revision, |value, _| *value = Value::Absent);
+        self.slots.replace(slot, self.revision, |value, _| *value = Value::Absent);
         self.changed(slot);
         self.slots.release_if_idle(slot);
     }
@@ -550,14 +551,14 @@ impl Engine {
     #[inline]
     fn count(&mut self, slot: SlotId, number: i64) {
         self.revision += 1;
-        self.slots.change(slot, self.revision, |value, _| *value = Value::Number(number));
+        self.slots.replace(slot, self.revision, |value, _| *value = Value::Number(number));
         self.changed(slot);
     }
 
     #[inline]
     fn store(&mut self, slot: SlotId, bytes: &[u8]) {
         self.revision += 1;
-        self.slots.change(slot, self.revision, |value, meter| value.set(bytes, meter));
+        self.slots.replace(slot, self.revision, |value, meter| value.set(bytes, meter));
         self.changed(slot);
         self.wake_all(slot);
     }
@@ -609,7 +610,8 @@ impl Engine {
 
     #[inline]
     const fn has_capacity(&self, more: u64) -> bool {
-        self.stored_bytes().saturating_add(more) <= self.limits.stored_bytes_max
+        let held = self.stored_bytes() + self.slots.dropped_bytes();
+        held.saturating_add(more) <= self.limits.stored_bytes_max
     }
 
     /// Frees what has ended until there is capacity for `more` bytes.
@@ -624,6 +626,9 @@ impl Engine {
         Err(ApplyError::Full(self.limits.stored_bytes_max))
     }
 }
+
+/// Bytes of a value whose release takes about as long as a look at a key.
+const PAGE_BYTES: usize = 4096;
 
 /// Keys of an ended wait that are freed without delay.
 const FREED_AT_ONCE: usize = 256;

@@ -6,7 +6,7 @@ use super::value::Value;
 use crate::key_hash::KeyHash;
 use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
 use crate::prelude::*;
-use crate::shared::Meter;
+use crate::shared::{Chunk, Meter};
 use crate::store::value_ref::ValueRef;
 use alloc::collections::VecDeque;
 use core::ops::{Bound, Index, IndexMut, Range};
@@ -24,6 +24,9 @@ fn as_index(index: usize) -> u32 {
 /// Number of the tables of the index. A table that grows moves all of its entries at once: with one table, a store of
 /// millions of keys would be busy with that for a second.
 const TABLES: usize = 16;
+
+/// Length above which a value is freed in steps, in bytes. The system takes about 1 ms to free so many.
+const FREED_AT_ONCE_BYTES: u64 = 16 << 20;
 
 /// Capacity that a table keeps when it becomes shorter, in entries.
 const TABLE_KEPT: usize = 64;
@@ -71,6 +74,9 @@ pub(super) struct Slots {
     meter: Meter,
     /// Those of them that belong to the values in the slots.
     shared_present: u64,
+    /// Chunks of very long values that were replaced or removed, which are freed in steps.
+    dropped: Vec<Arc<Chunk>>,
+    dropped_bytes: u64,
 }
 
 impl Slots {
@@ -85,6 +91,8 @@ impl Slots {
             stored_bytes: 0,
             meter: Meter::default(),
             shared_present: 0,
+            dropped: Vec::new(),
+            dropped_bytes: 0,
         }
     }
 
@@ -100,9 +108,14 @@ impl Slots {
         self.stored_bytes
     }
 
+    /// Returns the bytes of values that [`Slots::free_some`] has still to free.
+    pub(super) const fn dropped_bytes(&self) -> u64 {
+        self.dropped_bytes
+    }
+
     /// Returns the bytes of long values that are no longer in a slot, but are still held by the history or for an answer.
     pub(super) fn orphaned_bytes(&self) -> u64 {
-        self.meter.bytes().saturating_sub(self.shared_present)
+        self.meter.bytes().saturating_sub(self.shared_present + self.dropped_bytes)
     }
 
     pub(super) const fn meter(&self) -> &Meter {
@@ -186,6 +199,41 @@ impl Slots {
             self.slots.shrink_to_fit();
             self.present.shrink_to(self.present.len() * 2);
         }
+    }
+
+    /// Changes a value as [`Slots::change`], and leaves a very long one that it had to [`Slots::free_some`].
+    #[inline]
+    pub(super) fn replace(&mut self, id: SlotId, revision: u64, change: impl FnOnce(&mut Value, &Meter)) {
+        if self[id].value.shared_bytes() > FREED_AT_ONCE_BYTES {
+            self.set_aside(id);
+        }
+        self.change(id, revision, change);
+    }
+
+    /// Empties a long value.
+    #[cold]
+    fn set_aside(&mut self, id: SlotId) {
+        let slot = &mut self.slots[id as usize];
+        if let Value::Shared(bytes) = core::mem::replace(&mut slot.value, Value::Bytes(Vec::new())) {
+            let held = bytes.held_bytes() as u64;
+            self.stored_bytes -= bytes.len() as u64;
+            self.shared_present -= held;
+            self.dropped_bytes += held;
+            self.dropped.append(&mut bytes.into_chunks());
+        }
+    }
+
+    /// Frees chunks of values that were replaced or removed until they have `bytes_max` bytes. Returns their bytes. No chunk
+    /// is longer than the value of one request. If one has other holders, the last of them frees it.
+    pub(super) fn free_some(&mut self, bytes_max: usize) -> usize {
+        let mut freed = 0;
+        while freed < bytes_max
+            && let Some(chunk) = self.dropped.pop()
+        {
+            freed += chunk.held_bytes();
+        }
+        self.dropped_bytes -= freed as u64;
+        freed
     }
 
     /// Changes a value, and updates the charged bytes and the list of present slots.

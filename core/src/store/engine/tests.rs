@@ -544,3 +544,45 @@ fn no_request_sees_what_is_still_to_be_freed() {
         assert_eq!(engine.stored_bytes(), freed.stored_bytes(), "seed {seed}");
     }
 }
+
+#[test]
+fn a_very_long_value_is_freed_in_steps() {
+    const MIB: usize = 1 << 20;
+    let limits = EngineLimits { stored_bytes_max: 50 << 20, ..EngineLimits::default() };
+    let mut engine = Engine::new(limits, 1);
+    let part = vec![b'1'; 5 * MIB];
+    let held = |engine: &Engine| usize::try_from(engine.slots.meter().bytes()).expect("small");
+    let append =
+        |engine: &mut Engine, name: &str| seen(engine, A, &Request::Append { key: key(name), value: &part });
+    let add = Request::Add { key: key("k"), delta: 1 };
+    for request in [add, Request::Set { key: key("k"), value: b"" }, Request::Delete { key: key("k") }] {
+        seen(&mut engine, A, &Request::Set { key: key("k"), value: b"1 " });
+        (0..8).for_each(|_| drop(append(&mut engine, "k")));
+        engine.take_work();
+        seen(&mut engine, A, &request);
+        assert!(held(&engine) >= 40 * MIB, "{request:?} frees nothing itself");
+        assert!(engine.stored_bytes() < 200);
+        while engine.has_to_free() {
+            assert_eq!(engine.orphaned_bytes(), 0, "no answer holds it");
+            let before = held(&engine);
+            engine.free_some(256);
+            assert!((1..=6 * MIB).contains(&(before - held(&engine))), "one part");
+            assert!(engine.take_work() <= 1600);
+        }
+        assert_eq!(held(&engine), 0);
+    }
+    // A value that needs the space gets it, and no more is freed for it.
+    (0..8).for_each(|_| drop(append(&mut engine, "k")));
+    seen(&mut engine, A, &Request::Delete { key: key("k") });
+    (0..4).for_each(|_| assert_eq!(append(&mut engine, "other"), "Nothing"));
+    assert!((45 * MIB..50 * MIB).contains(&held(&engine)) && engine.has_to_free());
+    engine.free_some(usize::MAX);
+    // What an answer holds is freed with the answer, and is charged to it.
+    let (_, value) = engine.find(b"/other").expect("it was set");
+    let (length, answer) = (value.len() as u64, KeptValue::from(value));
+    seen(&mut engine, A, &Request::Delete { key: key("other") });
+    engine.free_some(usize::MAX);
+    assert!(!engine.has_to_free() && engine.orphaned_bytes() >= length);
+    drop(answer);
+    assert_eq!((held(&engine), engine.footprint()), (0, 0));
+}

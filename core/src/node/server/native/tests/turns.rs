@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::limits::HistoryLimits;
-use crate::node::server::tests::wait;
+use crate::node::server::tests::{frame, wait};
 
 /// Work of a turn in these tests.
 pub(super) const TURN: u64 = 200;
@@ -86,6 +86,20 @@ fn a_long_value_is_not_copied_for_those_who_wait_for_it() {
         rig.pump(conn);
         assert!(rig.got(conn).ends_with(&value));
     }
+}
+
+#[test]
+fn a_very_long_value_is_freed_in_turns() {
+    let mut rig = rig();
+    let (conn, other) = (rig.greeted(0), rig.open(1, "n"));
+    for _ in 0..8 {
+        rig.send(conn, &frame(Request::Append { key: key("/k"), value: &std::vec![7; 5 << 20] }));
+        rig.after(Duration::from_millis(500));
+    }
+    rig.send(conn, &frame(Request::Delete { key: key("/k") }));
+    assert_eq!(rig.wanted(other, 1, &ClientFrame::NumKeys {}), ["1 Number 0"]);
+    assert!(rig.finish() >= 7, "a part in each turn");
+    assert_eq!(rig.server.engine.footprint(), 0);
 }
 
 #[test]
