@@ -65,7 +65,7 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("Join", 7393, 88),
     ("Standby", 20, 4),
     ("Leave", 20, 4),
-    ("Close", 20, 8),
+    ("Close", 616, 34),
     ("Members", 20, 45),
     ("RunInfo", 20, 4),
     ("Fail", 75, 70),

@@ -22,7 +22,7 @@ use crate::ids::ConnId;
 use crate::limits::{ServerLimits, SessionLimits};
 use crate::ordered::{Map, Named};
 use crate::prelude::*;
-use crate::rendezvous::service::Rendezvous;
+use crate::rendezvous::service::{Output as RunOutput, Rendezvous};
 use crate::session::table::{FrameRefused, Input, Outcome, Output, Scratch, SessionId, Sessions};
 use crate::store::engine::{Engine, PrefixRemoved};
 use crate::store::txn::Write;
@@ -130,6 +130,8 @@ pub(super) struct Native {
     /// Number of sessions by the names of their token and node.
     nodes: Named<usize>,
     rendezvous: Rendezvous,
+    /// Events of runs of which participants are still to be notified.
+    notifications: VecDeque<RunOutput>,
     /// Tokens of the sessions, if the server asks for them.
     tokens: Map<SessionId, Arc<AuthToken>>,
     /// Parts of the sessions that are in a run.
@@ -155,6 +157,7 @@ impl Native {
             barriers: Barriers::new(limits.barrier, instance.hash_key),
             nodes: Named::new(),
             rendezvous: Rendezvous::new(limits.rendezvous),
+            notifications: VecDeque::new(),
             tokens: Map::new(),
             parts: Map::new(),
             to_close: VecDeque::new(),
@@ -196,7 +199,11 @@ impl Native {
 
     /// Returns whether there is work for the next tick.
     pub(super) fn has_work(&self, engine: &Engine) -> bool {
-        self.has_released() || !self.jobs.is_empty() || self.barriers.has_output() || engine.has_ready_watch()
+        self.has_released()
+            || !self.jobs.is_empty()
+            || self.barriers.has_output()
+            || !self.notifications.is_empty()
+            || engine.has_ready_watch()
     }
 
     /// Returns when the next session may end.
@@ -636,6 +643,8 @@ impl Native {
         self.tick_barriers(context);
         self.tick_rounds(context);
         context.budget.renew(context.limits.work_per_input_max);
+        self.notify_participants(context);
+        context.budget.renew(context.limits.work_per_input_max);
         self.serve_released(context);
         context.budget.renew(context.limits.work_per_input_max);
         self.run_jobs(context);
@@ -645,9 +654,10 @@ impl Native {
     pub(super) fn stop(&mut self, context: &mut ServerContext<'_>) {
         self.stopped = true;
         // There is no later turn.
-        while self.barriers.has_output() {
+        while self.barriers.has_output() || !self.notifications.is_empty() {
             context.budget.renew(context.limits.work_per_input_max.max(1));
             self.drain_barriers(context);
+            self.notify_participants(context);
         }
         let _ = self.sessions.handle(context.now, Input::Stop);
         self.drain_sessions(context);

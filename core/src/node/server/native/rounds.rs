@@ -2,7 +2,7 @@
 //! frames, fences and removed keys before the next frame is served.
 
 use super::jobs::Job;
-use super::{Native, RequestId, ServerContext, millis};
+use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis};
 use crate::node::server::event::Event as ServerEvent;
 use crate::prelude::*;
 use crate::rendezvous::service::{
@@ -18,6 +18,9 @@ use crate::wire::native::{
 
 /// Most members in one answer.
 const MEMBERS_MAX: usize = 4096;
+
+/// Most notifications that are left for later turns. Further ones are sent at once.
+const NOTIFICATIONS_MAX: usize = 1 << 14;
 
 /// Nodes that one unit of work passes over.
 const NODES_PER_UNIT: u64 = 16;
@@ -92,6 +95,7 @@ impl Native {
     ) {
         // What was due before this request may concern an earlier Join of its session, so it comes first.
         self.tick_rounds(context);
+        self.notify_first(context, request.session);
         let outcome = match *frame {
             ClientFrame::Join { .. } | ClientFrame::Standby { .. } => self.enter(context, request, frame),
             ClientFrame::Leave { run_id } => self.leave(context, request, run_id),
@@ -175,6 +179,7 @@ impl Native {
         };
         let closed = self.rendezvous.handle(context.now, input);
         self.drain_rounds(context);
+        self.notify_first(context, request.session);
         closed.map_err(|error| refusal_of(&error))?;
         self.done(context, request);
         Ok(())
@@ -257,6 +262,7 @@ impl Native {
     /// Cancels a pending join. Returns whether there was one.
     pub(super) fn cancel_join(&mut self, context: &mut ServerContext<'_>, request: RequestId) -> bool {
         use crate::rendezvous::service::NodeState;
+        self.notify_first(context, request.session);
         let participant = participant(request.session);
         let pending = self.rendezvous.node_state(participant).is_some_and(|(_, index)| {
             matches!(index, NodeState::Joining | NodeState::Waiting | NodeState::Standby)
@@ -325,19 +331,42 @@ impl Native {
                     self.fence_barriers(context, &self.prefix(&namespace), namespace.round);
                 }
                 Output::Forgotten(run_id) => context.engine.lift_fence(&self.stem(&run_id)),
-                Output::Notify { participant, event } => {
-                    self.notify_participant(context, participant, &event)
-                }
+                Output::Notify { .. } => self.notifications.push_back(output),
                 Output::Decided { run_id, round, action, reason } => {
                     context.events.push_back(ServerEvent::Run { run_id, round, action, reason });
                 }
             }
         }
+        context.for_others(|context| self.notify_participants(context));
+    }
+
+    /// Notifies participants of events. What exceeds the turn follows at the next tick, unless it is too much to keep.
+    pub(super) fn notify_participants(&mut self, context: &mut ServerContext<'_>) {
+        while (self.notifications.len() > NOTIFICATIONS_MAX || !context.is_budget_spent())
+            && let Some(next) = self.notifications.pop_front()
+        {
+            self.notify_participant(context, &next);
+        }
+    }
+
+    /// Notifies a session of all that concerns it, so that what it asks for is done and answered afterwards.
+    fn notify_first(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
+        context.budget.subtract(self.notifications.len() as u64 / NODES_PER_UNIT);
+        for next in core::mem::take(&mut self.notifications) {
+            match next {
+                Output::Notify { participant: to, .. } if to == participant(session) => {
+                    self.notify_participant(context, &next);
+                }
+                _ => self.notifications.push_back(next),
+            }
+        }
     }
 
     /// Notifies a session of an event, as the answer to its Join or as a push that belongs to it.
-    fn notify_participant(&mut self, context: &mut ServerContext<'_>, to: ParticipantId, event: &Event) {
-        let session = SessionId(to.0);
+    fn notify_participant(&mut self, context: &mut ServerContext<'_>, notification: &Output) {
+        let Output::Notify { participant, event } = notification else { return };
+        context.budget.subtract(ANSWER_WORK);
+        let session = SessionId(participant.0);
         let Some(Part { join: request, run_id }) = self.parts.get(session).cloned() else { return };
         let run_id = Key::raw(run_id.as_bytes());
         match event {

@@ -304,3 +304,38 @@ fn a_join_that_arrives_after_its_round_was_due_is_answered() {
     let lines = rig.lines(late);
     assert!(lines[0].starts_with("2 Error TimedOut"), "{lines:?}");
 }
+
+/// Many nodes die at once, and each other node is notified of each.
+#[test]
+fn the_nodes_of_a_large_round_are_notified_in_turns() {
+    const NODES: u32 = 300;
+    let mut rig = Rig::new(ServerLimits { work_per_input_max: 200, ..ServerLimits::default() });
+    let enter = |rig: &mut Rig, index: u32| {
+        let (conn, name) = (rig.open(index, &index.to_string()), index.to_string());
+        let ClientFrame::Join { entry } = join(&name) else { unreachable!("it is a Join") };
+        let terms = Terms { nodes_min: NODES, nodes_max: NODES, continue_min: 2, ..entry.terms };
+        rig.ask(conn, 1, &ClientFrame::Join { entry: Entry { terms, ..entry } });
+        conn
+    };
+    let nodes: Vec<ConnId> = (0..NODES).map(|index| enter(&mut rig, index)).collect();
+    let last = nodes[nodes.len() - 1];
+    assert!(rig.server.work() < 1000, "{} units for the last Join", rig.server.work());
+    assert!(rig.finish() >= 7, "of the begin of the round");
+    for &conn in &nodes {
+        assert_eq!(rig.lines(conn).iter().filter(|line| line.contains("Round 0 rank=")).count(), 1);
+    }
+    for &conn in &nodes[..10] {
+        rig.feed(Input::Lost { conn, os_error: 104 });
+        assert!(rig.server.work() < 1000, "{} units for a death", rig.server.work());
+    }
+    let deaths: Vec<String> =
+        (0..10).map(|rank| format!("1 PeerDied {rank} rank={rank} round=0: the connection ended")).collect();
+    // What concerns a node comes before the answer to its next request.
+    rig.ask(last, 2, &ClientFrame::Leave { run_id: key("run") });
+    assert!(rig.has_work(), "the others are still to be notified");
+    assert_eq!(rig.lines(last), [&deaths[..], &["2 Done".into()]].concat());
+    assert!(rig.finish() >= 50, "for 3,000 notifications");
+    for &conn in &nodes[10..nodes.len() - 1] {
+        assert_eq!(rig.lines(conn), deaths);
+    }
+}
