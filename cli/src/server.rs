@@ -245,7 +245,7 @@ impl Log {
     }
 }
 
-/// Bound on the rate of lines about closed connections. Anybody who reaches the port can cause them, and must not be able
+/// Bound on the rate of lines about closed connections. A stranger who reaches the port can cause them, and must not be able
 /// to fill the log's disk.
 #[derive(Default)]
 struct ClosedLimit {
