@@ -1,15 +1,16 @@
 //! What one frame of each kind costs a server at worst: the work that it counts and the bytes that it allocates in one
-//! turn, with a large store, many waits and watches, a full barrier and a large run.
+//! turn, with a large store, many waits and watches, a full barrier and a large run. The same for the loss of a
+//! connection.
 
 use crate::counting::allocated_bytes;
 use rendezvous_core::ids::ConnId;
-use rendezvous_core::limits::ServerLimits;
+use rendezvous_core::limits::{FrameLimits, ServerLimits};
 use rendezvous_core::node::server::Input;
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
 use rendezvous_core::store::txn::{Compare, Condition, Write};
 use rendezvous_core::time::Duration;
 use rendezvous_core::wire::native::{
-    Batched, ClientFrame, Entry, Label, LastCall, List, MAGIC, Participants, RankOrder, Terms,
+    Batched, ClientFrame, Entry, From, Header, Label, LastCall, List, MAGIC, Participants, RankOrder, Terms,
 };
 use rendezvous_tests::frames;
 use rendezvous_tests::rig::Rig;
@@ -24,6 +25,14 @@ const TXN_PARTS: usize = 16_384 - KEYS;
 const VALUE: usize = 8 << 20;
 /// Sessions that wait for one key, that watch all keys, that have arrived at a barrier and are in a run.
 const PEERS: usize = 100;
+/// Kind of the frame that answers a request that failed.
+const ERROR: u16 = 0x80ff;
+/// Sessions that have arrived at a barrier with a long list.
+const LISTED: usize = 4;
+/// Leases, watches and waits of the session that ends, each.
+const ENDS: usize = 2000;
+/// Nodes of the run whose members are listed.
+const NODES: usize = 4096;
 
 /// For each kind: the most work and the most allocated KiB of one turn that the frame leads to. A number is about a fifth
 /// above what was measured. The budget of a turn is 5,000 units; one request is executed as a whole.
@@ -31,11 +40,11 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("Hello", 20, 6),
     ("Heartbeat", 20, 4),
     ("Acknowledge", 20, 4),
-    ("Bye", 6150, 932),
-    ("Cancel", 6144, 3469),
-    ("Abandon", 6150, 932),
+    ("Bye", 6150, 30_469),
+    ("Cancel", 6144, 4905),
+    ("Abandon", 6150, 22_597),
     ("Sessions", 2497, 4200),
-    ("EndSession", 6150, 932),
+    ("EndSession", 306_742, 22_597),
     ("Set", 10_920, 9868),
     ("CompareSet", 19_670, 9831),
     ("Get", 20, 4),
@@ -60,13 +69,13 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("LeaseAttach", 18_080, 1584),
     ("LeaseRenew", 20, 4),
     ("LeaseRevoke", 6150, 932),
-    ("Barrier", 612, 8),
+    ("Barrier", 2179, 32_083),
     ("BarrierCancel", 612, 22),
     ("Join", 7393, 88),
     ("Standby", 20, 4),
     ("Leave", 20, 4),
     ("Close", 616, 34),
-    ("Members", 20, 45),
+    ("Members", 542, 1516),
     ("RunInfo", 20, 4),
     ("Fail", 75, 70),
     ("SET", 10_074, 9838),
@@ -80,7 +89,7 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("APPEND", 9832, 9831),
     ("MULTI_GET", 6706, 633),
     ("MULTI_SET", 652_497, 87_997),
-    ("CANCEL_WAIT", 6144, 3469),
+    ("CANCEL_WAIT", 6144, 4897),
     ("QUEUE_PUSH", 9838, 9831),
     ("QUEUE_POP", 9831, 9831),
     ("QUEUE_LEN", 20, 4),
@@ -88,12 +97,16 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("BARRIER", 723, 57),
     ("VALIDATE", 20, 4),
     ("PING", 20, 4),
+    ("loss of a c10d client", 314_572, 4897),
+    ("loss of a session", 306_742, 22_597),
 ];
 
 struct World {
     rig: Rig,
     conn: ConnId,
     next_id: u64,
+    /// Sequence number of the last frame that this world's native client has received.
+    received: u64,
 }
 
 impl World {
@@ -106,7 +119,7 @@ impl World {
         rig.send(writer, &frames::request(Request::MultiSet { pairs: Pairs::scoped(b"", &pairs) }));
         settle(&mut rig);
         let conn = open(&mut rig, b"node");
-        Self { rig, conn, next_id: 1 }
+        Self { rig, conn, next_id: 1, received: 0 }
     }
 
     /// The same with sessions that wait, watch and have arrived, and a run that lacks one node.
@@ -119,7 +132,10 @@ impl World {
             let pop = ClientFrame::QueuePop { timeout_ms: 1_000_000, key: Key::raw(b"queue") };
             let watch = ClientFrame::WatchPrefix { prefix: Key::raw(b""), from_revision: 0 };
             let join = ClientFrame::Join { entry: entry(&name) };
-            for (frame, id) in [get, pop, watch, barrier(&name), join].iter().zip(1..) {
+            // A barrier that ends with the session "node".
+            let pair: [&[u8]; 2] = [&name, b"node"];
+            let meet = arrival(&name, &name, Participants::Names(Keys::scoped(b"", &pair)));
+            for (frame, id) in [get, pop, watch, barrier(&name), meet, join].iter().zip(1..) {
                 world.rig.send(conn, &frames::native(Label { id, sequence: 0, flags: 0 }, frame));
             }
         }
@@ -127,15 +143,76 @@ impl World {
         world
     }
 
-    fn native(&mut self, frame: &ClientFrame<'_>) -> Vec<u8> {
-        self.next_id += 1;
-        frames::native(Label { id: self.next_id, sequence: 0, flags: 0 }, frame)
+    /// The same, and this world's session has as much to end as it may have of waits, and much of all else.
+    fn laden() -> Self {
+        let all = names(LIST);
+        let all: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
+        let (stored, absent) = (&all[..KEYS], &all[KEYS..]);
+        let mut frames = vec![
+            ClientFrame::LeaseGrant { ttl_ms: 1_000_000 },
+            ClientFrame::LeaseAttach { lease: 1, keys: Keys::scoped(b"", stored) },
+            ClientFrame::Wait { timeout_ms: 1_000_000, keys: Keys::scoped(b"", absent) },
+            arrival(b"own", b"node", Participants::Count(2)),
+            ClientFrame::Join { entry: entry(b"last") },
+        ];
+        let (wanted, queue) = (Key::raw(b"wanted"), Key::raw(b"queue"));
+        for &key in &stored[..ENDS] {
+            let key = Key::raw(key);
+            frames.push(ClientFrame::LeaseGrant { ttl_ms: 1_000_000 });
+            frames.push(ClientFrame::WatchKey { key, from_revision: 0 });
+            frames.push(ClientFrame::WatchPrefix { prefix: key, from_revision: 0 });
+            frames.push(ClientFrame::Get { timeout_ms: 1_000_000, key: wanted });
+        }
+        // The peers' pops wait behind these.
+        frames.extend((0..PEERS).map(|_| ClientFrame::QueuePop { timeout_ms: 1_000_000, key: queue }));
+        let world = frames.iter().fold(Self::busy(), Self::does);
+        // Each peer waits for a key, for an item and at two barriers; this session at one, and for keys and items.
+        assert_eq!(world.rig.server.stats().waiting, 5 * PEERS + ENDS + 2, "no request is refused");
+        world
     }
 
+    /// A store, and a run of so many nodes that lacks one.
+    fn crowded() -> Self {
+        let mut world = Self::new();
+        for node in 0..NODES {
+            let name = format!("node{node}").into_bytes();
+            let conn = open(&mut world.rig, &name);
+            let join = ClientFrame::Join { entry: entry_of(&name, NODES + 1) };
+            world.rig.send(conn, &frames::native(Label { id: 1, sequence: 0, flags: 0 }, &join));
+        }
+        settle(&mut world.rig);
+        world
+    }
+
+    /// A store, and sessions that have arrived at a barrier whose list is as long as one may be.
+    fn listed(list: &[&[u8]]) -> Self {
+        let mut world = Self::new();
+        for name in &list[..LISTED] {
+            let conn = open(&mut world.rig, name);
+            let arrive = listed_barrier(name, list);
+            send(&mut world.rig, conn, &frames::native(Label { id: 1, sequence: 0, flags: 0 }, &arrive));
+        }
+        assert_eq!(world.rig.server.stats().waiting, LISTED, "they have arrived");
+        world
+    }
+
+    fn native(&mut self, frame: &ClientFrame<'_>) -> Vec<u8> {
+        self.next_id += 1;
+        frames::native(Label { id: self.next_id, sequence: self.received, flags: 0 }, frame)
+    }
+
+    /// Sends a request, which must not fail.
     fn does(mut self, frame: &ClientFrame<'_>) -> Self {
         let bytes = self.native(frame);
-        self.rig.send(self.conn, &bytes);
-        settle(&mut self.rig);
+        send(&mut self.rig, self.conn, &bytes);
+        let answers = self.rig.take(self.conn);
+        let mut rest = &answers[..];
+        while let Some((header, body)) = rest.split_first_chunk() {
+            let header = Header::read(header, From::Server, &FrameLimits::default()).expect("a frame");
+            assert_ne!(header.kind, ERROR, "the answer to {frame:?}");
+            self.received = self.received.max(header.sequence);
+            rest = &body[header.body_bytes as usize..];
+        }
         self
     }
 
@@ -151,28 +228,63 @@ impl World {
         let conn = self.rig.greeted();
         cost(&mut self.rig, conn, &frames::request(request))
     }
+
+    /// Adds a c10d client that waits for as many keys as one may.
+    fn with_wait(&mut self) -> ConnId {
+        let all = names(KEYS + LIST);
+        let absent: Vec<&[u8]> = all[KEYS..].iter().map(Vec::as_slice).collect();
+        let conn = self.rig.greeted();
+        let waiting = self.rig.server.stats().waiting;
+        send(&mut self.rig, conn, &frames::request(Request::Wait { keys: Keys::scoped(b"", &absent) }));
+        assert_eq!(self.rig.server.stats().waiting, waiting + 1, "it waits");
+        conn
+    }
 }
 
 /// Most work and most allocated bytes of one turn.
 type Cost = (u64, u64);
 
+/// The more costly one of two scenarios, for each of both figures.
+fn worse(one: Cost, other: Cost) -> Cost {
+    (one.0.max(other.0), one.1.max(other.1))
+}
+
 fn cost(rig: &mut Rig, conn: ConnId, bytes: &[u8]) -> Cost {
+    cost_of_input(rig, conn, Input::Received { conn, bytes })
+}
+
+/// What the loss of a connection costs.
+fn cost_of_loss(rig: &mut Rig, conn: ConnId) -> Cost {
+    cost_of_input(rig, conn, Input::Lost { conn, os_error: 104 })
+}
+
+fn cost_of_input(rig: &mut Rig, conn: ConnId, input: Input<'_>) -> Cost {
     // No other client has been active for so long that a costly request is executed at once.
     rig.now = rig.now + Duration::from_millis(300);
     settle(rig);
     assert!(rig.server.wants_read(conn), "nothing is left of earlier requests");
-    let mut most = turn(rig, Input::Received { conn, bytes });
+    let mut most = turn(rig, input);
     rig.open_window(conn, usize::MAX);
     for _ in 0..1_000_000 {
         if !is_work_left(rig) {
             return most;
         }
-        let next = turn(rig, Input::Tick);
-        most = (most.0.max(next.0), most.1.max(next.1));
+        most = worse(most, turn(rig, Input::Tick));
         // A tick of this rig drains what the last one has left.
         rig.open_window(conn, usize::MAX);
     }
     panic!("it never ends")
+}
+
+/// Sends a request, and lets the server execute it.
+fn send(rig: &mut Rig, conn: ConnId, bytes: &[u8]) {
+    rig.send(conn, bytes);
+    settle(rig);
+    while !rig.server.wants_read(conn) {
+        // A costly request comes after those of clients that have been active lately.
+        rig.pass(Duration::from_millis(100));
+        settle(rig);
+    }
 }
 
 fn turn(rig: &mut Rig, input: Input<'_>) -> Cost {
@@ -219,17 +331,24 @@ fn names(count: usize) -> Vec<Vec<u8>> {
 
 fn barrier(name: &[u8]) -> ClientFrame<'_> {
     let participants = Participants::Count(u32::try_from(PEERS + 1).expect("few"));
-    ClientFrame::Barrier {
-        key: Key::raw(b"barrier"),
-        generation: 0,
-        name,
-        timeout_ms: 1_000_000,
-        participants,
-    }
+    arrival(b"barrier", name, participants)
+}
+
+fn listed_barrier<'a>(name: &'a [u8], list: &'a [&'a [u8]]) -> ClientFrame<'a> {
+    arrival(b"listed", name, Participants::Names(Keys::scoped(b"", list)))
+}
+
+fn arrival<'a>(key: &'a [u8], name: &'a [u8], participants: Participants<'a>) -> ClientFrame<'a> {
+    ClientFrame::Barrier { key: Key::raw(key), generation: 0, name, timeout_ms: 1_000_000, participants }
 }
 
 fn entry(node: &[u8]) -> Entry<'_> {
-    let nodes = u32::try_from(PEERS + 1).expect("few");
+    entry_of(node, PEERS + 1)
+}
+
+/// Entry in a run of so many nodes.
+fn entry_of(node: &[u8], nodes: usize) -> Entry<'_> {
+    let nodes = u32::try_from(nodes).expect("few");
     Entry {
         run_id: b"run",
         node,
@@ -287,14 +406,14 @@ fn native_costs() -> Vec<(&'static str, Cost)> {
         }),
         ("Heartbeat", World::busy().cost(&ClientFrame::Heartbeat { nonce: 1 })),
         ("Acknowledge", World::busy().cost(&ClientFrame::Acknowledge {})),
-        ("Bye", leased().cost(&ClientFrame::Bye {})),
+        ("Bye", World::laden().cost(&ClientFrame::Bye {})),
         ("Cancel", {
             let wait = ClientFrame::Wait { timeout_ms: waits, keys: Keys::scoped(b"", &all[KEYS..]) };
             let world = World::busy().does(&wait);
             let request = world.next_id;
             world.cost(&ClientFrame::Cancel { request })
         }),
-        ("Abandon", leased().cost(&ClientFrame::Abandon {})),
+        ("Abandon", World::laden().cost(&ClientFrame::Abandon {})),
         ("Sessions", {
             let mut world = World::new();
             for number in 0..1100 {
@@ -303,7 +422,7 @@ fn native_costs() -> Vec<(&'static str, Cost)> {
             world.cost(&ClientFrame::Sessions { after: 0, count_max: u32::MAX })
         }),
         // Its own session, which is the first one.
-        ("EndSession", leased().cost(&ClientFrame::EndSession { session: 1 })),
+        ("EndSession", World::laden().cost(&ClientFrame::EndSession { session: 1 })),
         ("Set", World::busy().cost(&ClientFrame::Set { key: wanted, value: &long })),
         ("CompareSet", {
             let world = World::new().does(&ClientFrame::Set { key: wanted, value: &long });
@@ -356,9 +475,17 @@ fn native_costs() -> Vec<(&'static str, Cost)> {
         }),
         ("LeaseRenew", leased().cost(&ClientFrame::LeaseRenew { lease: 1 })),
         ("LeaseRevoke", leased().cost(&ClientFrame::LeaseRevoke { lease: 1 })),
-        ("Barrier", World::busy().cost(&barrier(b"last"))),
+        // The last one to arrive at a counted barrier, and the first and a further one of a long list.
+        ("Barrier", {
+            let last = World::busy().cost(&barrier(b"last"));
+            let first = World::new().cost(&listed_barrier(all[0], &all));
+            let further = World::listed(&all).cost(&listed_barrier(all[LISTED], &all));
+            worse(last, worse(first, further))
+        }),
         ("BarrierCancel", {
-            World::busy().cost(&ClientFrame::BarrierCancel { key: Key::raw(b"barrier"), name: b"node" })
+            let counted = ClientFrame::BarrierCancel { key: Key::raw(b"barrier"), name: b"node" };
+            let listed = ClientFrame::BarrierCancel { key: Key::raw(b"listed"), name: all[0] };
+            worse(World::busy().cost(&counted), World::listed(&all).cost(&listed))
         }),
         ("Join", World::busy().cost(&ClientFrame::Join { entry: entry(b"last") })),
         ("Standby", World::busy().cost(&ClientFrame::Standby { entry: entry(b"last") })),
@@ -367,9 +494,14 @@ fn native_costs() -> Vec<(&'static str, Cost)> {
     costs.extend([
         ("Leave", joined().cost(&ClientFrame::Leave { run_id })),
         ("Close", joined().cost(&ClientFrame::Close { run_id })),
+        // Of a round, and of nodes that wait for one.
         ("Members", {
             let members = ClientFrame::Members { run_id, round: 0, first_node_rank: 0, count_max: u32::MAX };
-            joined().cost(&members)
+            let last = ClientFrame::Join { entry: entry_of(b"last", NODES + 1) };
+            let mut world = World::crowded();
+            let (conn, request) = (world.conn, world.native(&members));
+            let waiting = cost(&mut world.rig, conn, &request);
+            worse(waiting, world.does(&last).cost(&members))
         }),
         ("RunInfo", joined().cost(&ClientFrame::RunInfo { run_id })),
         ("Fail", joined().cost(&ClientFrame::Fail { run_id, message: &long[..60_000] })),
@@ -430,25 +562,35 @@ fn c10d_costs() -> Vec<(&'static str, Cost)> {
     let mut costs: Vec<_> =
         worlds.into_iter().map(|(world, request)| (name(&request), world.cost_of_request(request))).collect();
     let mut world = World::busy();
-    let conn = world.rig.greeted();
-    world.rig.send(conn, &frames::request(Request::Wait { keys: list }));
-    settle(&mut world.rig);
+    let conn = world.with_wait();
     costs.push(("CANCEL_WAIT", cost(&mut world.rig, conn, &frames::request(Request::CancelWait))));
+    let mut world = World::busy();
     let conn = world.rig.connect();
     costs.push(("VALIDATE", cost(&mut world.rig, conn, &frames::greeting())));
     costs.push(("PING", cost(&mut world.rig, conn, &frames::ping(1))));
     costs
 }
 
+/// What the loss of a connection costs.
+fn losses() -> Vec<(&'static str, Cost)> {
+    let mut world = World::laden();
+    let session = cost_of_loss(&mut world.rig, world.conn);
+    let mut world = World::busy();
+    let conn = world.with_wait();
+    vec![("loss of a session", session), ("loss of a c10d client", cost_of_loss(&mut world.rig, conn))]
+}
+
 #[test]
 fn each_kind_of_request_costs_no_more_than_its_bound() {
-    let costs = [native_costs(), c10d_costs()].concat();
+    let losses = losses();
+    let costs = [native_costs(), c10d_costs(), losses.clone()].concat();
     let measured: BTreeSet<&str> = costs.iter().map(|(name, _)| *name).collect();
     for (_, name, _) in ClientFrame::KINDS {
         assert!(measured.contains(name), "{name} has no scenario");
     }
     assert_eq!(measured.len(), costs.len(), "each kind has one scenario");
-    assert_eq!(costs.len(), ClientFrame::KINDS.len() + 19, "c10d has 19 kinds of frames");
+    let frames = costs.len() - losses.len();
+    assert_eq!(frames, ClientFrame::KINDS.len() + 19, "c10d has 19 kinds of frames");
     let mut table = String::new();
     let mut broken = Vec::new();
     for (name, (work, allocated)) in &costs {

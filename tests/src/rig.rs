@@ -49,9 +49,9 @@ impl Rig {
 
     /// Opens a connection in the first free slot.
     pub fn connect(&mut self) -> ConnId {
-        let open =
-            |index| self.clients.iter().any(|(id, client)| id.index == index && client.closed.is_none());
-        let index = (0..).find(|&index| !open(index)).unwrap_or_default();
+        let open = self.clients.iter().filter(|(_, client)| client.closed.is_none());
+        let open: BTreeSet<u32> = open.map(|(id, _)| id.index).collect();
+        let index = (0..).find(|index| !open.contains(index)).unwrap_or_default();
         let before = self.clients.keys().filter(|id| id.index == index).count();
         let conn = ConnId { index, generation: u32::try_from(before).unwrap_or(u32::MAX) };
         self.clients.insert(conn, Client { got: Vec::new(), closed: None, window: usize::MAX });
