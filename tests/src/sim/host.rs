@@ -1,10 +1,11 @@
 //! Process of the server: it passes bytes between the network and the server machine, as the socket driver does. It can
 //! die and start again without data.
 
+use super::accepting::Accepting;
 use super::elastic::Cue;
 use super::faults::Sabotage;
 use super::world::{SimContext, WorldEvent};
-use super::{tls, tokens};
+use super::{Counts, tls, tokens};
 use crate::frames;
 use crate::sim::harness::clock::Clock;
 use crate::sim::harness::history::CheckError;
@@ -22,10 +23,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peer {
+pub(super) enum Peer {
     Stream(Stream),
     /// The saboteur, which discards what it receives.
     Saboteur,
+    /// A client that never greets.
+    Stranger,
 }
 
 /// Expected conduct of the clients.
@@ -70,6 +73,9 @@ pub(super) struct Host {
     generations: Vec<u32>,
     conns: BTreeMap<Stream, ConnId>,
     saboteur_conn: Option<ConnId>,
+    accepting: Accepting,
+    /// Number of connections of strangers.
+    strangers: usize,
     due: Option<Instant>,
     frozen: bool,
     /// Notices that arrived while the process was frozen.
@@ -77,6 +83,9 @@ pub(super) struct Host {
     clock: Clock,
     /// Events of sessions and runs that the world has not taken yet.
     pub(super) notable: Vec<Event>,
+    /// Numbers of connections that waited to be accepted, of failures to accept one, and of connections that were closed
+    /// to accept others.
+    accept_counts: [u64; 3],
     /// Connections on which sessions were opened.
     sessions: Vec<ConnId>,
     /// Connections whose end was hidden from the server.
@@ -97,12 +106,13 @@ fn instance(sim_rng: &mut SimRng, epoch: u32) -> ServerInstance {
 
 impl Host {
     pub(super) fn new(
-        mut sim_rng: SimRng,
+        (mut sim_rng, accepting): (SimRng, Accepting),
         limits: ServerLimits,
         sabotage: Sabotage,
         (conduct, security): (ClientConduct, Security),
     ) -> Self {
         let clock = if conduct == ClientConduct::Late { Clock::any(&mut sim_rng) } else { Clock::WORLD };
+        let limits = accepting.limit(limits);
         let machine = Some(security.start(limits, instance(&mut sim_rng, 0)));
         Self {
             sim_rng,
@@ -116,11 +126,14 @@ impl Host {
             generations: Vec::new(),
             conns: BTreeMap::new(),
             saboteur_conn: None,
+            accepting,
+            strangers: 0,
             due: None,
             frozen: false,
             missed: Vec::new(),
             clock,
             notable: Vec::new(),
+            accept_counts: [0; 3],
             sessions: Vec::new(),
             undying: Vec::new(),
             sabotage,
@@ -130,6 +143,16 @@ impl Host {
     /// Returns the server machine, while the process lives.
     pub(super) fn machine(&self) -> Option<&Server> {
         self.machine.as_ref().map(TlsServer::server)
+    }
+
+    /// Returns what happened to connections that were to be accepted.
+    pub(super) fn accept_counts(&self) -> Counts {
+        let names = [
+            "connections that waited to be accepted",
+            "failures to accept one",
+            "connections that made way for others",
+        ];
+        names.into_iter().zip(self.accept_counts).collect()
     }
 
     /// Returns the number of the process.
@@ -148,6 +171,11 @@ impl Host {
                 context.network.abort(context.now, stream, Side::Server);
             }
         }
+        for peer in self.accepting.end() {
+            if let Peer::Stream(stream) = peer {
+                context.network.abort(context.now, stream, Side::Server);
+            }
+        }
         for (stream, _) in core::mem::take(&mut self.conns) {
             if self.sim_rng.percent(50) {
                 context.network.abort(context.now, stream, Side::Server);
@@ -158,6 +186,7 @@ impl Host {
         self.places.clear();
         self.generations.clear();
         self.saboteur_conn = None;
+        self.strangers = 0;
         self.sessions.clear();
         self.undying.clear();
     }
@@ -184,7 +213,12 @@ impl Host {
     /// Continues the process, which reads before it looks at the time.
     pub(super) fn thaw(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
         self.frozen = false;
-        for notice in core::mem::take(&mut self.missed) {
+        let mut missed = core::mem::take(&mut self.missed);
+        if self.accepting.is_limited() {
+            // Greetings that have arrived are read first, so that no connection loses its place in spite of its own.
+            missed.sort_by_key(|notice| matches!(notice, Notice::Accept(_)));
+        }
+        for notice in missed {
             self.noticed(context, notice)?;
         }
         self.tick(context)
@@ -201,11 +235,11 @@ impl Host {
         }
         match notice {
             Notice::Accept(stream) => {
-                self.reload_tokens(context)?;
-                let conn = self.take_place(Peer::Stream(stream));
-                self.conns.insert(stream, conn);
-                context.note(format_args!("server accepts {stream} as {conn:?}"));
-                self.feed(context, Input::Accepted { conn, peer: ADDRESS })
+                self.accepting.arrived(Peer::Stream(stream), context.stormy);
+                self.accept(context)?;
+                self.accept_counts[0] += u64::from(self.accepting.is_waiting());
+                self.enter_due(context);
+                Ok(())
             }
             Notice::Readable(stream, _) => self.read(context, stream),
             Notice::Writable(stream, _) => {
@@ -217,6 +251,50 @@ impl Host {
             }
             Notice::Connected(_) | Notice::Refused(_) => Ok(()),
         }
+    }
+
+    /// Accepts connections for as long as the machine allows it.
+    fn accept(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
+        while self.accept_due().is_some_and(|at| at <= self.clock.shows(context.now)) {
+            let now = self.clock.shows(context.now);
+            match self.accepting.accept(now, context.stormy) {
+                Some(peer) => self.accept_peer(context, peer)?,
+                None => {
+                    context.note(format_args!("the server has no descriptor left"));
+                    self.accept_counts[1] += 1;
+                    self.feed(context, Input::AcceptFailed)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept_peer(&mut self, context: &mut SimContext, peer: Peer) -> Result<(), CheckError> {
+        self.reload_tokens(context)?;
+        let conn = self.take_place(peer);
+        self.accepting.accepted(conn, self.clock.shows(context.now));
+        if let Peer::Stream(stream) = peer {
+            self.conns.insert(stream, conn);
+            context.note(format_args!("server accepts {stream} as {conn:?}"));
+            if self.accepting.is_limited() {
+                // Bytes may have arrived before.
+                context.network.read_on(context.now, stream, Side::Server);
+            }
+            return self.feed(context, Input::Accepted { conn, peer: ADDRESS });
+        }
+        self.strangers += 1;
+        context.note(format_args!("server accepts a stranger as {conn:?}"));
+        self.feed(context, Input::Accepted { conn, peer: ADDRESS })?;
+        let greeting = frames::greeting();
+        // The beginning of a TLS handshake ends a connection at once where there is no TLS.
+        let tls: &[u8] = if self.security == Security::Tls { &[22, 3, 1] } else { &[] };
+        let bytes = self.accepting.choose(&[&[], &greeting[..1], tls]);
+        if bytes.is_empty() { Ok(()) } else { self.feed(context, Input::Received { conn, bytes }) }
+    }
+
+    /// Returns when the process accepts the next connection that waits, by its clock.
+    fn accept_due(&self) -> Option<Instant> {
+        self.accepting.due(self.machine.as_ref()?.accepts_at())
     }
 
     /// Gives the machine the tokens of a changed file, before it meets the next client.
@@ -245,7 +323,8 @@ impl Host {
         if self.frozen {
             return Ok(());
         }
-        if self.next_due().is_some_and(|at| at <= context.now) {
+        self.accept(context)?;
+        if self.tick_due().is_some_and(|at| at <= context.now) {
             self.feed(context, Input::Tick)?;
         }
         self.enter_due(context);
@@ -288,7 +367,7 @@ impl Host {
     /// Checks what must hold at all times.
     pub(super) fn check(&self) -> Result<(), CheckError> {
         let Some(machine) = &self.machine else { return Ok(()) };
-        let here = self.conns.len() + usize::from(self.saboteur_conn.is_some());
+        let here = self.conns.len() + self.strangers + usize::from(self.saboteur_conn.is_some());
         let there = machine.stats().connections;
         if here == there {
             Ok(())
@@ -440,7 +519,7 @@ impl Host {
                     Some(Peer::Stream(stream)) if self.conns.get(&stream) == Some(&conn) => {
                         self.write(context, conn, stream)?;
                     }
-                    Some(Peer::Saboteur) => {
+                    Some(Peer::Saboteur | Peer::Stranger) => {
                         let Some(machine) = &mut self.machine else { return Ok(()) };
                         let bytes = machine.unsent(conn).len();
                         let sent = machine.handle(self.clock.shows(context.now), Input::Sent { conn, bytes });
@@ -466,9 +545,11 @@ impl Host {
                             context.network.close(context.now, stream, Side::Server);
                         }
                         Some(Peer::Saboteur) => self.saboteur_conn = None,
+                        Some(Peer::Stranger) => self.strangers -= 1,
                         _ => return Err(CheckError(format!("the server closes {conn:?} a second time"))),
                     }
                     self.generations[conn.index as usize] += 1;
+                    self.accepting.closed();
                 }
                 Output::Event(
                     Event::Exposed { .. }
@@ -491,6 +572,10 @@ impl Host {
                 }
                 Output::Event(Event::Closed { conn, reason, .. }) => {
                     context.note(format_args!("server closed {conn:?}: {reason}"));
+                    if reason == CloseReason::Displaced {
+                        self.check_displaced(context, conn)?;
+                        continue;
+                    }
                     let is_refused = context.token_files.is_some() && is_refused_token(reason);
                     if !(is_refused || self.conduct.may_cause(reason)) {
                         return Err(CheckError(format!("the server found fault with {conn:?}: {reason}")));
@@ -502,8 +587,23 @@ impl Host {
         Ok(())
     }
 
-    fn next_due(&self) -> Option<Instant> {
+    /// Checks that a connection that was closed to accept another one has had its time, and has not greeted.
+    fn check_displaced(&mut self, context: &SimContext, conn: ConnId) -> Result<(), CheckError> {
+        self.accept_counts[2] += 1;
+        let now = self.clock.shows(context.now);
+        if self.sessions.contains(&conn) || !self.accepting.may_be_displaced(conn, now, &self.limits) {
+            return Err(CheckError(format!("{conn:?} has made way for another connection")));
+        }
+        Ok(())
+    }
+
+    fn tick_due(&self) -> Option<Instant> {
         self.clock.when(self.machine.as_ref()?.poll_timeout()?)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let accept_due = self.accept_due().and_then(|at| self.clock.when(at));
+        self.tick_due().into_iter().chain(accept_due).min()
     }
 
     fn enter_due(&mut self, context: &mut SimContext) {

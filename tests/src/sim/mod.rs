@@ -6,6 +6,7 @@
 //! must succeed. Then one client *clears* the store, all clients *leave*, and the server must hold nothing. The oracle,
 //! which knows none of the machines, judges what all clients saw.
 
+mod accepting;
 mod agents;
 mod client;
 pub mod command;

@@ -1,6 +1,7 @@
 //! One server on the simulated network with connections that a test steers, to replay recorded exchanges of bytes.
 
 use super::Options;
+use super::accepting::Accepting;
 use super::faults::Sabotage;
 use super::host::{ClientConduct, Host, Security};
 use super::script::KeySpace;
@@ -32,7 +33,7 @@ impl Replay {
         let network_model = random_network_model(&mut SimRng::new(seed, 0));
         let network = Network::new(SimRng::new(seed, 1), network_model, 1);
         let host = Host::new(
-            SimRng::new(seed, 2),
+            (SimRng::new(seed, 2), Accepting::new(SimRng::new(seed, 4), false)),
             ServerLimits::default(),
             Sabotage::None,
             (ClientConduct::Any, Security::Plain),

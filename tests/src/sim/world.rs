@@ -1,5 +1,6 @@
 //! World of stores: it runs one seed from the first connection to an empty server.
 
+use super::accepting::Accepting;
 use super::client::{Behaviour, Client, Health};
 use super::elastic::Cue;
 use super::faults::{Fault, Sabotage, plan};
@@ -190,7 +191,7 @@ impl World {
         }
         context.event_queue.schedule(storm_ends, WorldEvent::PhaseDue);
         let host = Host::new(
-            SimRng::new(seed, 2),
+            (SimRng::new(seed, 2), Accepting::new(SimRng::new(seed, 4), options.sabotage == Sabotage::None)),
             server_limits(&mut sim_rng),
             options.sabotage,
             (ClientConduct::Polite, Security::Plain),
@@ -216,7 +217,7 @@ impl World {
     pub(super) fn play(mut self, seed: u64) -> Result<Report, Failure> {
         let played = self.run();
         let clients = self.clients.len();
-        self.context.finish((seed, Kind::Store), clients, played.map(|()| Counts::new()))
+        self.context.finish((seed, Kind::Store), clients, played.map(|()| self.host.accept_counts()))
     }
 
     fn run(&mut self) -> Result<(), CheckError> {

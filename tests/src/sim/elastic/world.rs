@@ -1,5 +1,6 @@
 //! It plays one seed of nodes, from the first process to an empty server.
 
+use super::super::accepting::Accepting;
 use super::super::client::{Client, Health};
 use super::super::faults::Sabotage;
 use super::super::host::{ClientConduct, Host, Security};
@@ -146,7 +147,8 @@ impl World {
             context.token_files = Some(TokenFiles::new(SimRng::new(seed, 1004), hosts, storm));
         }
         let conduct = (ClientConduct::Late, context.security);
-        let host = Host::new(SimRng::new(seed, 1002), limits, options.sabotage, conduct);
+        let accepting = Accepting::new(SimRng::new(seed, 1005), is_intact);
+        let host = Host::new((SimRng::new(seed, 1002), accepting), limits, options.sabotage, conduct);
         let token_kinds = core::iter::repeat_n(TokenKind::Full, nodes).chain(others.iter().copied());
         let nodes: Vec<Node> = token_kinds
             .enumerate()
@@ -195,7 +197,7 @@ impl World {
         let played = played.and_then(|()| self.context.revisions.check(of_c10d));
         let late_writes = self.late_writers.iter().map(|late_writer| late_writer.disconnects).sum::<u64>();
         let checked = *played.as_ref().unwrap_or(&revisions::Counts::default());
-        let counts = vec![
+        let mut counts = vec![
             ("rounds", self.referee.rounds),
             ("sessions that were resumed", self.rules.resumed),
             ("changes that watches delivered", checked.reports),
@@ -208,6 +210,7 @@ impl World {
             ("requests without an answer that were applied", checked.recovered),
             ("answers of c10d that have a revision", checked.located),
         ];
+        counts.extend(self.host.accept_counts());
         let clients = self.nodes.len() + self.clients.len() + self.late_writers.len();
         self.context.finish((seed, Kind::Elastic), clients, played.map(|_| counts))
     }
