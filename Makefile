@@ -13,6 +13,7 @@ FUZZ_SECONDS ?= 60
 DENY ?=
 SEEDS ?= 10000
 MINUTES ?= 10
+TLS ?=
 JOBS ?= $(shell nproc)
 FEATURES ?=
 
@@ -172,9 +173,9 @@ soak: ## The simulator over SEEDS further seeds of each world in JOBS processes;
 	$(CARGO) build --locked --release -p rendezvous-tests --bin sim
 	$(PYTHON) tests/soak.py --seeds $(SEEDS) --jobs $(JOBS)
 
-siege: ## How long good clients wait beside strangers who cost as much as they can (90 seconds, two cores)
+siege: ## How long good clients wait beside strangers who cost as much as they can (90 seconds, two cores); TLS=1: with TLS
 	$(CARGO) build --locked --release -p rendezvous-cli
-	$(CARGO) run --locked --release -p rendezvous-tests --bin siege -- --rdzv target/release/rdzv
+	$(CARGO) run --locked --release -p rendezvous-tests --bin siege -- --rdzv target/release/rdzv $(if $(TLS),--tls)
 
 chaos: lib ## Jobs of real processes for MINUTES: processes are killed and stopped, links cut and slowed, disks and descriptors used up
 	$(call needs,$(CXX) the job that counts is a C++ program)

@@ -2,18 +2,22 @@
 //!
 //! `rdzv server` runs on the first core, all clients on the second. 64 sessions meet at one barrier after the other: first
 //! alone, then beside connections that are idle, that send a byte now and then, that never read, and that send costly
-//! requests as fast as the server takes them. The strangers are a process of lower priority.
+//! requests as fast as the server takes them. Of the slow senders, some never complete their greeting; with `--tls` native
+//! clients use TLS, and some begin a handshake, slowly or again and again. The strangers are a process of lower priority.
 
 #![expect(clippy::disallowed_methods, reason = "a program reads the clock")]
 
 use crate::entropy::{Entropy, noise};
 use crate::frames;
 use crate::fuzz::drawn::{Names, Ticket, c10d_request, native_request, opening};
+use crate::sim::tls::client;
 use rendezvous_core::driver::native_client::{NativeClientOptions, NativeRequest};
 use rendezvous_core::driver::socket::wait_readable;
 use rendezvous_core::driver::store::Timeout;
+use rendezvous_core::driver::tls::{TlsClientOptions, TlsConnector};
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
-use rendezvous_core::wire::native::{Batched, ClientFrame, Label, List, Participants};
+use rendezvous_core::tls::TlsStage;
+use rendezvous_core::wire::native::{Batched, ClientFrame, Label, List, MAGIC, Participants};
 use rendezvous_core::{Loop, LoopEvent, MemberId, SessionEvent};
 use std::collections::HashMap;
 use std::error::Error;
@@ -29,7 +33,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: siege --rdzv PATH [--seconds N]";
+const USAGE: &str = "usage: siege --rdzv PATH [--seconds N] [--tls]";
+/// Folder of the certificates, and the name in that of the server.
+const CERTIFICATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/sim/tls");
+const SERVER_NAME: &str = "server";
 const GOOD: usize = 64;
 const IDLE: usize = 5000;
 const SLOW: u32 = 100;
@@ -54,30 +61,48 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 pub fn main(arguments: impl Iterator<Item = String>) -> Outcome<()> {
     let arguments: Vec<String> = arguments.collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match arguments[..] {
-        ["strangers", port] => strangers(port.parse()?),
-        ["--rdzv", rdzv] => siege(Path::new(rdzv), Duration::from_secs(60)),
+    let (arguments, security) = match arguments[..] {
+        [ref others @ .., "--tls"] => (others, Security::Tls),
+        ref all => (all, Security::Plain),
+    };
+    match *arguments {
+        ["strangers", port] => strangers(port.parse()?, security),
+        ["--rdzv", rdzv] => siege(Path::new(rdzv), Duration::from_secs(60), security),
         ["--rdzv", rdzv, "--seconds", seconds] => {
-            siege(Path::new(rdzv), Duration::from_secs(seconds.parse()?))
+            siege(Path::new(rdzv), Duration::from_secs(seconds.parse()?), security)
         }
         _ => Err(USAGE.into()),
     }
 }
 
-fn siege(rdzv: &Path, span: Duration) -> Outcome<()> {
+/// Whether native clients use TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Security {
+    Plain,
+    Tls,
+}
+
+fn siege(rdzv: &Path, span: Duration, security: Security) -> Outcome<()> {
     set_core(CLIENT_CORE)?;
     let stored = STORED_BYTES_MAX.to_string();
     let arguments = ["server", "--bind", "127.0.0.1:0", "--stored-bytes-max", &stored, "--log", "error"];
-    let mut server = Process::start(Command::new(rdzv).args(arguments), SERVER_CORE, 0)?;
+    let mut command = Command::new(rdzv);
+    command.args(arguments);
+    if security == Security::Tls {
+        let [cert, key] = ["server.pem", "server.key"].map(certificate_file);
+        command.arg("--tls-cert").arg(cert).arg("--tls-key").arg(key);
+    }
+    let mut server = Process::start(&mut command, SERVER_CORE, 0)?;
     let line = server.read_line()?;
     let port = line.rsplit(':').next().and_then(|rest| rest.split_whitespace().next()?.parse().ok());
     let port: u16 = port.ok_or_else(|| format!("the server said {line:?}"))?;
-    let mut good = Good::new(port)?;
+    let mut good = Good::new(port, security)?;
     good.meet(span / 12)?;
     let alone = good.meet(span / 3)?;
     let own = std::env::current_exe()?;
-    let mut strangers =
-        Process::start(Command::new(own).args(["strangers", &port.to_string()]), CLIENT_CORE, 19)?;
+    let mut command = Command::new(own);
+    command.args(["strangers", &port.to_string()]).args((security == Security::Tls).then_some("--tls"));
+    let mut strangers = Process::start(&mut command, CLIENT_CORE, 19)?;
     // They are all there.
     strangers.read_line()?;
     let (began, used) = (Instant::now(), server.cpu_time()?);
@@ -111,6 +136,10 @@ fn siege(rdzv: &Path, span: Duration) -> Outcome<()> {
     Ok(())
 }
 
+fn certificate_file(name: &str) -> PathBuf {
+    Path::new(CERTIFICATES).join(name)
+}
+
 /// Time from the arrival of a session at a barrier to its answer.
 #[derive(Debug, Default)]
 struct Waits {
@@ -139,9 +168,13 @@ struct Good {
 }
 
 impl Good {
-    fn new(port: u16) -> Outcome<Self> {
+    fn new(port: u16, security: Security) -> Outcome<Self> {
         let mut events = Loop::new()?;
-        let options = NativeClientOptions::default();
+        let mut options = NativeClientOptions::default();
+        if security == Security::Tls {
+            let (ca_file, server_name) = (certificate_file("ca.pem"), Some(SERVER_NAME.to_owned()));
+            options.tls = Some(TlsConnector::new(TlsClientOptions { ca_file, identity: None, server_name })?);
+        }
         let sessions = (0..GOOD).map(|_| events.add_session("127.0.0.1", port, options.clone())).collect();
         let mut good = Self { events, sessions };
         let mut open = 0;
@@ -282,7 +315,7 @@ struct Counts {
 }
 
 /// Disturbs the server until stdin ends.
-fn strangers(port: u16) -> Outcome<()> {
+fn strangers(port: u16, security: Security) -> Outcome<()> {
     let counts = Arc::new(Counts::default());
     let mut idle = Vec::new();
     for _ in 0..IDLE {
@@ -296,13 +329,13 @@ fn strangers(port: u16) -> Outcome<()> {
             let mut turn = number << 32;
             loop {
                 // The server may end the connection, as it does after some requests.
-                send_costly_requests(port, turn, &counts).ok();
+                send_costly_requests(port, security, turn, &counts).ok();
                 counts.closed.fetch_add(1, Ordering::Relaxed);
                 turn += 1;
             }
         });
     }
-    thread::spawn(move || slow_and_never_read(port));
+    thread::spawn(move || slow_and_never_read(port, security));
     println!("ready");
     io::stdin().read_to_end(&mut Vec::new())?;
     let gone = idle.iter().filter(|stream| is_closed(stream)).count();
@@ -327,15 +360,17 @@ fn is_closed(stream: &TcpStream) -> bool {
 }
 
 /// Sends requests that cost much on one connection, as fast as the server takes them. Every fourth client speaks c10d.
-fn send_costly_requests(port: u16, turn: u64, counts: &Counts) -> io::Result<()> {
+fn send_costly_requests(port: u16, security: Security, turn: u64, counts: &Counts) -> io::Result<()> {
     let is_native = !(turn >> 32).is_multiple_of(4);
-    let mut stream = connect(port)?;
+    let stream = connect(port)?;
+    let mut answers = stream.try_clone()?;
+    let tls = if is_native && security == Security::Tls { Some(handshake(&stream)?) } else { None };
+    let mut stream = Writer { stream, tls };
     stream.write_all(&if is_native {
         opening(&mut Entropy::new(&[]), Ticket::default(), 0)
     } else {
         frames::greeting()
     })?;
-    let mut answers = stream.try_clone()?;
     thread::spawn(move || io::copy(&mut answers, &mut io::sink()));
     let names = Names::many(5000);
     for id in 1..2000 {
@@ -351,6 +386,48 @@ fn send_costly_requests(port: u16, turn: u64, counts: &Counts) -> io::Result<()>
         counts.requests.fetch_add(1, Ordering::Relaxed);
         counts.request_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
+    Ok(())
+}
+
+/// Sending side of a connection, of which all answers are discarded.
+struct Writer {
+    stream: TcpStream,
+    tls: Option<TlsStage>,
+}
+
+impl Writer {
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else { return self.stream.write_all(bytes) };
+        while !bytes.is_empty() {
+            bytes = &bytes[tls.send(bytes)..];
+            flush(&self.stream, tls)?;
+        }
+        Ok(())
+    }
+}
+
+/// Does the handshake of TLS as a client.
+fn handshake(mut stream: &TcpStream) -> io::Result<TlsStage> {
+    let mut tls = client();
+    let mut buffer = [0; 4096];
+    flush(stream, &mut tls)?;
+    while tls.is_handshaking() {
+        let count = stream.read(&mut buffer)?;
+        tls.receive(&buffer[..count], &mut Vec::new())
+            .map_err(|fault| io::Error::other(format!("{fault:?}")))?;
+        if count == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        flush(stream, &mut tls)?;
+    }
+    Ok(tls)
+}
+
+fn flush(mut stream: &TcpStream, tls: &mut TlsStage) -> io::Result<()> {
+    let unsent = tls.unsent();
+    stream.write_all(unsent)?;
+    let count = unsent.len();
+    tls.sent(count);
     Ok(())
 }
 
@@ -385,27 +462,68 @@ fn long_list(entropy: &mut Entropy<'_>, is_native: bool, label: Label) -> Vec<u8
     )
 }
 
-/// Senders of one byte now and then, and clients that ask for long values and read nothing. Those that the server closes
-/// come again.
-fn slow_and_never_read(port: u16) -> io::Result<()> {
+/// Client that sends its bytes piece by piece, with a pause after each. Then it connects again.
+struct SlowSender {
+    bytes: Vec<u8>,
+    piece: usize,
+    /// The connection, and the number of bytes sent.
+    open: Option<(TcpStream, usize)>,
+}
+
+impl SlowSender {
+    /// Of ten, four greet and send a request, and the others begin what takes longer than the server gives them: a
+    /// greeting, or with TLS three of them a handshake. Of these, one sends the first message at once, and is then gone.
+    fn new(number: u32, security: Security) -> Self {
+        let (bytes, piece) = match (number % 10, security) {
+            (0..4, _) => ([frames::greeting(), frames::set(b"slow", &[b'x'; 4096])].concat(), 1),
+            (7..9, Security::Tls) => (client().unsent().to_vec(), 1),
+            (9, Security::Tls) => (client().unsent().to_vec(), usize::MAX),
+            _ => (long_hello(), 1),
+        };
+        Self { piece: piece.min(bytes.len()), bytes, open: None }
+    }
+
+    fn send(&mut self, port: u16) -> io::Result<()> {
+        let (mut stream, sent) = match self.open.take() {
+            Some((stream, sent)) if sent < self.bytes.len() => (stream, sent),
+            _ => (connect(port)?, 0),
+        };
+        if stream.write_all(&self.bytes[sent..][..self.piece]).is_ok() {
+            self.open = Some((stream, sent + self.piece));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the longest greeting of the native protocol.
+fn long_hello() -> Vec<u8> {
+    let hello = ClientFrame::Hello {
+        version_min: 1,
+        version_max: 1,
+        incarnation: 0,
+        session: 0,
+        token: [0; 16],
+        grace_ms: 0,
+        heartbeat_ms: 0,
+        heartbeats_missed_max: 3,
+        node: &[b'n'; 1024],
+        auth: b"",
+    };
+    [&MAGIC[..], &frames::native(Label::default(), &hello)].concat()
+}
+
+/// Slow senders, and clients that ask for long values and read nothing. Those that the server closes come again.
+fn slow_and_never_read(port: u16, security: Security) -> io::Result<()> {
     let mut writer = connect(port)?;
     writer.write_all(&frames::greeting())?;
     writer.write_all(&frames::set(LONG_KEY, &vec![b'x'; LONG_BYTES]))?;
-    let slow_bytes = [frames::greeting(), frames::set(b"slow", &[b'x'; 4096])].concat();
     let get_bytes = [frames::greeting(), frames::get(LONG_KEY).repeat(64)].concat();
-    let mut slow: Vec<Option<(TcpStream, usize)>> = (0..SLOW).map(|_| None).collect();
+    let mut slow: Vec<SlowSender> = (0..SLOW).map(|number| SlowSender::new(number, security)).collect();
     let mut never_read: Vec<Option<TcpStream>> = (0..NEVER_READ).map(|_| None).collect();
     let (_open, never) = mpsc::channel::<()>();
     loop {
         for sender in &mut slow {
-            let (mut stream, sent) = match sender.take() {
-                Some(sender) => sender,
-                None => (connect(port)?, 0),
-            };
-            let byte = &slow_bytes[sent % slow_bytes.len()..][..1];
-            if stream.write_all(byte).is_ok() {
-                *sender = Some((stream, sent + 1));
-            }
+            sender.send(port)?;
             never.recv_timeout(SLOW_PAUSE / SLOW).ok();
         }
         for client in &mut never_read {

@@ -18,7 +18,7 @@ mod host;
 mod membership;
 pub mod replay;
 mod script;
-mod tls;
+pub(crate) mod tls;
 mod tokens;
 mod world;
 

@@ -22,7 +22,7 @@ pub(super) fn server() -> ServerConfig {
     CONFIG.get_or_init(made).clone()
 }
 
-pub(super) fn client() -> TlsStage {
+pub(crate) fn client() -> TlsStage {
     static CONFIG: OnceLock<ClientConfig> = OnceLock::new();
     let made = || ClientConfig::from_pem(Protocol::Native, CA, None, since_1970).expect("a CA");
     TlsStage::client(CONFIG.get_or_init(made), NAME).expect("a name")
