@@ -245,29 +245,29 @@ impl Log {
     }
 }
 
-/// Bound on the rate of lines about closed connections. A stranger who reaches the port can cause them, and must not be able
-/// to fill the log's disk.
+/// Bound on the rate of lines about closed connections. A stranger can cause them, and must not be able to fill the log's
+/// disk.
 #[derive(Default)]
 struct ClosedLimit {
-    /// Start of the second that is counted.
+    /// Start of the minute that is counted.
     since: Option<Instant>,
-    /// Lines in this second.
+    /// Lines in this minute.
     logged: u32,
     /// Lines that were omitted and have not been summed up.
     omitted: u64,
 }
 
-/// Lines about closed connections in one second at most.
-const CLOSED_PER_SECOND_MAX: u32 = 50;
+/// Lines about closed connections in one minute at most.
+const CLOSED_PER_MINUTE_MAX: u32 = 500;
 
 impl ClosedLimit {
     /// Returns whether a line is logged, and the number of omitted lines to sum up before it.
     fn admit(&mut self, now: Instant, is_closed: bool) -> (bool, u64) {
-        if self.since.is_none_or(|since| now.since(since) >= Duration::from_secs(1)) {
+        if self.since.is_none_or(|since| now.since(since) >= Duration::from_secs(60)) {
             (self.since, self.logged) = (Some(now), 0);
         }
         if is_closed {
-            if self.logged == CLOSED_PER_SECOND_MAX {
+            if self.logged == CLOSED_PER_MINUTE_MAX {
                 self.omitted += 1;
                 return (false, 0);
             }
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_flood_of_closed_connections_is_summed_up() {
         let (mut limit, start) = (ClosedLimit::default(), Instant::ORIGIN);
-        let max = u64::from(CLOSED_PER_SECOND_MAX);
+        let max = u64::from(CLOSED_PER_MINUTE_MAX);
         let logged = (0..1000).filter(|_| limit.admit(start, true).0).count() as u64;
         assert_eq!(logged, max);
         assert_eq!(
@@ -314,8 +314,8 @@ mod tests {
             (true, 1000 - max),
             "other events are logged, and the sum with them"
         );
-        assert_eq!(limit.admit(start, true), (false, 0), "the second is not over");
-        assert_eq!(limit.admit(start + Duration::from_secs(1), true), (true, 1));
-        assert_eq!(limit.admit(start + Duration::from_secs(1), true), (true, 0));
+        assert_eq!(limit.admit(start, true), (false, 0), "the minute is not over");
+        assert_eq!(limit.admit(start + Duration::from_secs(60), true), (true, 1));
+        assert_eq!(limit.admit(start + Duration::from_secs(60), true), (true, 0));
     }
 }
