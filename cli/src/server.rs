@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::Duration;
 
 /// Run a store server that PyTorch processes and librendezvous clients can use side by side
@@ -182,8 +182,17 @@ fn stop_on_signal(server: &Arc<Server>) -> std::io::Result<()> {
 /// Log on stderr, written by its own thread: a slow or stopped reader does not block the server.
 struct Log {
     lines: SyncSender<String>,
-    dropped: Arc<AtomicU64>,
+    unwritten: Arc<Unwritten>,
     done: Receiver<()>,
+}
+
+/// Numbers of lines that were not written and have not been reported.
+#[derive(Default)]
+struct Unwritten {
+    /// Because stderr was too slow.
+    dropped: AtomicU64,
+    /// About closed connections, because there were too many.
+    omitted: AtomicU64,
 }
 
 /// Lines that wait for stderr at most.
@@ -195,45 +204,50 @@ impl Log {
     fn start(style: LogStyle) -> std::io::Result<Self> {
         let (lines, queued) = mpsc::sync_channel::<String>(LINES_MAX);
         let (notify, done) = mpsc::channel();
-        let dropped = Arc::new(AtomicU64::new(0));
-        let lost = Arc::clone(&dropped);
+        let unwritten = Arc::new(Unwritten::default());
+        let counted = Arc::clone(&unwritten);
         std::thread::Builder::new().name("rdzv-log".into()).spawn(move || {
-            for line in queued {
-                let mut stderr = std::io::stderr().lock();
-                // A stderr that is closed is no reason to end.
-                writeln!(stderr, "{line}").ok();
-                match lost.swap(0, Ordering::Relaxed) {
-                    0 => {}
-                    count => {
-                        let text = format!("{count} log lines were dropped: stderr is too slow");
-                        drop(writeln!(stderr, "{}", style.line(LogLevel::Warn, &text)))
-                    }
+            // A stderr that is closed is no reason to end.
+            let write = |line: &str| drop(writeln!(std::io::stderr().lock(), "{line}"));
+            let report = |count: u64, what: &str| {
+                if count > 0 {
+                    write(&style.line(LogLevel::Warn, &format!("{count} {what}")));
+                }
+            };
+            let report_omitted = || {
+                let count = counted.omitted.swap(0, Ordering::Relaxed);
+                report(count, "further connections were closed; the lines about them are omitted");
+            };
+            let (clock, mut reported_at) = (Clock::new(), Instant::ORIGIN);
+            loop {
+                match queued.recv_timeout(CLOSED_PERIOD) {
+                    Ok(line) => write(&line),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+                let dropped = counted.dropped.swap(0, Ordering::Relaxed);
+                report(dropped, "log lines were dropped: stderr is too slow");
+                let now = clock.now();
+                if now.since(reported_at) >= CLOSED_PERIOD {
+                    reported_at = now;
+                    report_omitted();
                 }
             }
+            report_omitted();
             notify.send(()).ok();
         })?;
-        Ok(Self { lines, dropped, done })
+        Ok(Self { lines, unwritten, done })
     }
 
     fn observer(&self, style: LogStyle) -> Box<dyn FnMut(&Event) + Send> {
-        let (lines, dropped) = (self.lines.clone(), Arc::clone(&self.dropped));
+        let (lines, unwritten) = (self.lines.clone(), Arc::clone(&self.unwritten));
         let (mut closed_limit, clock) = (ClosedLimit::default(), Clock::new());
-        let send = move |line| {
-            if let Err(TrySendError::Full(_)) = lines.try_send(line) {
-                dropped.fetch_add(1, Ordering::Relaxed);
-            }
-        };
         Box::new(move |event| {
             let Some(line) = line(style, event) else { return };
-            let is_closed = matches!(event, Event::Closed { .. });
-            let (is_logged, omitted) = closed_limit.admit(clock.now(), is_closed);
-            if omitted > 0 {
-                let text =
-                    format!("{omitted} further connections were closed; the lines about them are omitted");
-                send(style.line(LogLevel::Warn, &text));
-            }
-            if is_logged {
-                send(line);
+            if matches!(event, Event::Closed { .. }) && !closed_limit.admit(clock.now()) {
+                unwritten.omitted.fetch_add(1, Ordering::Relaxed);
+            } else if let Err(TrySendError::Full(_)) = lines.try_send(line) {
+                unwritten.dropped.fetch_add(1, Ordering::Relaxed);
             }
         })
     }
@@ -249,31 +263,26 @@ impl Log {
 /// disk.
 #[derive(Default)]
 struct ClosedLimit {
-    /// Start of the minute that is counted.
-    since: Option<Instant>,
-    /// Lines in this minute.
+    /// Start of the period that is counted.
+    since: Instant,
+    /// Lines in this period.
     logged: u32,
-    /// Lines that were omitted and have not been summed up.
-    omitted: u64,
 }
 
-/// Lines about closed connections in one minute at most.
-const CLOSED_PER_MINUTE_MAX: u32 = 500;
+/// Lines about closed connections in one period at most.
+const CLOSED_PER_PERIOD_MAX: u32 = 500;
+/// Period in which these lines are counted, and after which the number of omitted ones is written.
+const CLOSED_PERIOD: Duration = Duration::from_secs(60);
 
 impl ClosedLimit {
-    /// Returns whether a line is logged, and the number of omitted lines to sum up before it.
-    fn admit(&mut self, now: Instant, is_closed: bool) -> (bool, u64) {
-        if self.since.is_none_or(|since| now.since(since) >= Duration::from_secs(60)) {
-            (self.since, self.logged) = (Some(now), 0);
+    /// Returns whether a further line is logged.
+    fn admit(&mut self, now: Instant) -> bool {
+        if now.since(self.since) >= CLOSED_PERIOD {
+            *self = Self { since: now, logged: 0 };
         }
-        if is_closed {
-            if self.logged == CLOSED_PER_MINUTE_MAX {
-                self.omitted += 1;
-                return (false, 0);
-            }
-            self.logged += 1;
-        }
-        (true, std::mem::take(&mut self.omitted))
+        let is_admitted = self.logged < CLOSED_PER_PERIOD_MAX;
+        self.logged += u32::from(is_admitted);
+        is_admitted
     }
 }
 
@@ -304,18 +313,11 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_closed_connections_is_summed_up() {
+    fn a_flood_of_closed_connections_is_logged_in_part() {
         let (mut limit, start) = (ClosedLimit::default(), Instant::ORIGIN);
-        let max = u64::from(CLOSED_PER_MINUTE_MAX);
-        let logged = (0..1000).filter(|_| limit.admit(start, true).0).count() as u64;
-        assert_eq!(logged, max);
-        assert_eq!(
-            limit.admit(start, false),
-            (true, 1000 - max),
-            "other events are logged, and the sum with them"
-        );
-        assert_eq!(limit.admit(start, true), (false, 0), "the minute is not over");
-        assert_eq!(limit.admit(start + Duration::from_secs(60), true), (true, 1));
-        assert_eq!(limit.admit(start + Duration::from_secs(60), true), (true, 0));
+        let logged = (0..1000).filter(|_| limit.admit(start)).count();
+        assert_eq!(logged, CLOSED_PER_PERIOD_MAX as usize);
+        assert!(!limit.admit(start + CLOSED_PERIOD / 2), "the period is not over");
+        assert!(limit.admit(start + CLOSED_PERIOD));
     }
 }

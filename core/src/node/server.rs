@@ -242,6 +242,11 @@ impl Server {
         &unsent[..unsent.len().min(SENT_AT_ONCE_MAX)]
     }
 
+    /// Queues a connection of which less than [`Server::unsent`] was taken though its socket may accept more.
+    pub(super) fn want_to_send(&mut self, conn: ConnId) {
+        self.conns.want_to_send(conn);
+    }
+
     /// Returns whether the caller may read from `conn`: not while its answers are unread, nor while it has frames for
     /// later turns, nor while it is closing.
     pub fn wants_read(&self, conn: ConnId) -> bool {

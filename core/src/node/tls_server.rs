@@ -327,7 +327,12 @@ impl TlsServer {
         } else if !secured.stage.unsent().is_empty() {
             return Ok(());
         }
-        self.seal(conn);
+        let held_bytes = secured.held_bytes();
+        if server.has(conn) {
+            server.charge_tls(conn, held_bytes);
+            // The server decides whose bytes are encrypted next: short answers go before long ones.
+            server.want_to_send(conn);
+        }
         Ok(())
     }
 

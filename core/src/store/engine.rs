@@ -293,9 +293,15 @@ impl Engine {
         Ok(Applied { answer, released: &self.released })
     }
 
-    /// Prepares requests for the keys with a prefix, by a look at up to `keys_max` keys. Returns whether that is done.
-    /// Until then such requests take as long as the rest of it.
+    /// Prepares a transaction that removes keys with a prefix, by a look at up to `keys_max` keys. Returns whether that is
+    /// done. Until then such a transaction takes as long as the rest of it, and counts keys of waits that have ended.
     pub fn order_keys(&mut self, keys_max: usize) -> bool {
+        self.free_waits(keys_max);
+        self.order_slots(keys_max) && !self.waits.has_ended()
+    }
+
+    /// Puts up to `keys_max` further keys in order. Returns whether all are.
+    fn order_slots(&mut self, keys_max: usize) -> bool {
         let before = self.slots.unordered_left();
         let is_ordered = self.slots.order_some(keys_max);
         let looks = before - self.slots.unordered_left();
@@ -323,10 +329,21 @@ impl Engine {
 
     /// Frees a part of what has ended: the places of up to `count_max` keys in waits, and as many pages of values.
     pub fn free_some(&mut self, count_max: usize) {
+        self.free_waits(count_max);
+        let freed = self.slots.free_some(count_max.saturating_mul(PAGE_BYTES)) / PAGE_BYTES;
+        self.count_work_for_others(freed);
+    }
+
+    fn free_waits(&mut self, count_max: usize) {
         let before = self.waits.registrations();
         self.waits.free_some(count_max, &mut self.slots);
-        let freed = self.slots.free_some(count_max.saturating_mul(PAGE_BYTES)) / PAGE_BYTES;
-        self.count_work((2 * (before - self.waits.registrations()) + freed) as u64);
+        self.count_work_for_others(2 * (before - self.waits.registrations()));
+    }
+
+    /// Counts work that is not that of the connection which is served.
+    fn count_work_for_others(&self, work: usize) {
+        self.count_work(work as u64);
+        self.work_for_others.set(self.work_for_others.get() + work as u64);
     }
 
     /// Checks the capacity for a wait for so many keys.
@@ -614,13 +631,16 @@ impl Engine {
         held.saturating_add(more) <= self.limits.stored_bytes_max
     }
 
-    /// Frees what has ended until there is capacity for `more` bytes.
+    /// Frees what has ended until there is capacity for `more` bytes, but no more than fits into a turn.
     #[cold]
     fn make_capacity(&mut self, more: u64) -> Result<(), ApplyError> {
-        while self.has_to_free() {
+        for _ in 0..FREED_FOR_CAPACITY / FREED_AT_ONCE {
             self.free_some(FREED_AT_ONCE);
             if self.has_capacity(more) {
                 return Ok(());
+            }
+            if !self.has_to_free() {
+                break;
             }
         }
         Err(ApplyError::Full(self.limits.stored_bytes_max))
@@ -632,6 +652,9 @@ const PAGE_BYTES: usize = 4096;
 
 /// Keys of an ended wait that are freed without delay.
 const FREED_AT_ONCE: usize = 256;
+
+/// Keys of ended waits, and pages of values, that one request frees at most because it needs their bytes.
+const FREED_FOR_CAPACITY: usize = 64 * FREED_AT_ONCE;
 
 /// Work of adding a key to those in order: a search with a look at about twenty keys.
 const ORDER_WORK: u64 = 8;

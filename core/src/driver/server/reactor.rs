@@ -196,6 +196,8 @@ impl Reactor {
             // After the greetings that have arrived: a further connection may take the place of one without.
             self.accept(now);
             self.look_at_bytes_in_flight(now);
+            // Before the tick: a socket that accepts bytes again shows that its peer reads.
+            self.write_again(now);
             if self.is_tick_due(now, count) {
                 self.feed(now, Input::Tick);
             }
@@ -436,7 +438,8 @@ impl Reactor {
         }
     }
 
-    fn execute(&mut self, now: Instant) {
+    /// Writes to sockets that accept bytes again, as far as this iteration allows.
+    fn write_again(&mut self, now: Instant) {
         let mut budget = WRITE_BYTES_PER_ITERATION;
         while budget > 0
             && let Some(conn) = self.to_write.pop_front()
@@ -446,6 +449,9 @@ impl Reactor {
             }
             budget = budget.saturating_sub(self.write(now, conn));
         }
+    }
+
+    fn execute(&mut self, now: Instant) {
         self.is_write_left = !self.to_write.is_empty();
         let mut budget = WRITE_BYTES_PER_ITERATION;
         while let Some(output) = self.machine.poll_output() {

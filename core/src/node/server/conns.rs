@@ -236,17 +236,17 @@ impl Conns {
         }
         let id = self.transmits.pop_front()?;
         self.short_in_a_row = self.short_in_a_row.saturating_add(1);
-        self.unqueued(id)
+        self.take_from_queue(id)
     }
 
     /// Returns the next connection with much to send.
     pub(super) fn next_long_to_send(&mut self) -> Option<ConnId> {
         let id = self.long_transmits.pop_front()?;
         self.short_in_a_row = 0;
-        self.unqueued(id)
+        self.take_from_queue(id)
     }
 
-    fn unqueued(&mut self, id: ConnId) -> Option<ConnId> {
+    fn take_from_queue(&mut self, id: ConnId) -> Option<ConnId> {
         if let Ok(conn) = self.find(id) {
             conn.to_send = false;
         }

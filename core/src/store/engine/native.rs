@@ -223,7 +223,7 @@ impl Engine {
     /// Returns the next slots of a scan: none before the keys are in order, which it then prepares.
     pub(super) fn next_of(&mut self, scan: &mut PrefixScan, keys_max: usize) -> Vec<SlotId> {
         if self.slots.unordered_left() > 0 {
-            self.order_keys(keys_max);
+            self.order_slots(keys_max);
             return Vec::new();
         }
         let from = match &scan.after {
@@ -245,31 +245,33 @@ impl Engine {
         PrefixScan { is_over, ..PrefixScan::new(stem) }
     }
 
-    /// Ends waits for fenced keys among the next `count_max` keys, at most about `count_max`, and returns their waiters.
-    /// Sets [`PrefixScan::is_over`] after the last key.
+    /// Ends waits for fenced keys among the next `count_max` keys, at most `count_max`, and returns their waiters. Sets
+    /// [`PrefixScan::is_over`] after the last key.
     pub fn fail_waits(&mut self, scan: &mut PrefixScan, count_max: usize) -> Vec<WaiterId> {
         let mut failed_waiters = Vec::new();
         if scan.is_over {
             return failed_waiters;
         }
-        let (before, mut visited) = (scan.after.clone(), None);
+        let (before, mut visited, mut left) = (scan.after.clone(), None, count_max);
         let some = self.next_of(scan, count_max);
-        self.count_work(some.len() as u64);
         let Some(fences) = self.fences.as_deref() else { return failed_waiters };
-        for id in some {
-            let slot = &self.slots[id];
-            if !slot.waiters.is_empty() && fences.find(&slot.key).is_some() {
-                self.waits.list(&slot.waiters, &mut failed_waiters, count_max);
-            }
-            if failed_waiters.len() >= count_max {
-                // The key may have more, and is looked at again.
-                scan.after = visited.map_or(before, |id| Some(self.slots[id].key.clone()));
-                scan.is_over = false;
-                break;
+        for &id in &some {
+            if !self.slots[id].waiters.is_empty() && fences.find(&self.slots[id].key).is_some() {
+                while left > 0 && !self.slots[id].waiters.is_empty() {
+                    left -= 1;
+                    failed_waiters.extend(self.waits.fail_oldest(id, &mut self.slots));
+                }
+                if left == 0 {
+                    // The key may have more, and is looked at again.
+                    scan.after = visited.map_or(before, |id: SlotId| Some(self.slots[id].key.clone()));
+                    scan.is_over = false;
+                    break;
+                }
             }
             visited = Some(id);
         }
-        failed_waiters.iter().for_each(|&waiter| self.waits.give_up(waiter));
+        some.iter().for_each(|&id| self.slots.release_if_idle(id));
+        self.count_work((some.len() + 2 * (count_max - left)) as u64);
         self.free_some(count_max);
         failed_waiters
     }
@@ -518,21 +520,12 @@ impl Engine {
     fn count_to_remove(&mut self, prefix: Key<'_>, others: usize) -> Result<usize, ApplyError> {
         let limit = self.limits.removed_at_once_max;
         let left = limit.saturating_sub(others);
-        loop {
-            let name = contiguous_key(prefix, &mut self.joined);
-            let slots = self.slots.ordered();
-            let all = slots.with_prefix(name, Bound::Included(name)).take(left + 1);
-            let count = all.map(|id| 1 + slots.items(id) / ITEMS_PER_KEY).fold(0, usize::saturating_add);
-            self.count_work(count.min(left + 1) as u64);
-            if count <= left {
-                return Ok(count);
-            }
-            if !self.has_to_free() {
-                return Err(ApplyError::TooManyKeys(limit));
-            }
-            // Some of them may be keys of waits that have ended.
-            self.free_some(usize::MAX);
-        }
+        let name = contiguous_key(prefix, &mut self.joined);
+        let slots = self.slots.ordered();
+        let all = slots.with_prefix(name, Bound::Included(name)).take(left + 1);
+        let count = all.map(|id| 1 + slots.items(id) / ITEMS_PER_KEY).fold(0, usize::saturating_add);
+        self.count_work(count.min(left + 1) as u64);
+        if count > left { Err(ApplyError::TooManyKeys(limit)) } else { Ok(count) }
     }
 
     fn holds(&mut self, compare: &Compare<'_>) -> bool {

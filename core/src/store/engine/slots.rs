@@ -25,8 +25,8 @@ fn as_index(index: usize) -> u32 {
 /// millions of keys would be busy with that for a second.
 const TABLES: usize = 16;
 
-/// Length above which a value is freed in steps, in bytes. The system takes about 1 ms to free so many.
-const FREED_AT_ONCE_BYTES: u64 = 16 << 20;
+/// Length above which a value is freed in steps, in bytes. One step of a removal meets 256 values.
+const FREED_AT_ONCE_BYTES: u64 = 256 << 10;
 
 /// Capacity that a table keeps when it becomes shorter, in entries.
 const TABLE_KEPT: usize = 64;
@@ -74,7 +74,7 @@ pub(super) struct Slots {
     meter: Meter,
     /// Those of them that belong to the values in the slots.
     shared_present: u64,
-    /// Chunks of very long values that were replaced or removed, which are freed in steps.
+    /// Chunks of long values that were replaced or removed, which are freed in steps.
     dropped: Vec<Arc<Chunk>>,
     dropped_bytes: u64,
 }
@@ -201,7 +201,7 @@ impl Slots {
         }
     }
 
-    /// Changes a value as [`Slots::change`], and leaves a very long one that it had to [`Slots::free_some`].
+    /// Changes a value as [`Slots::change`], and leaves a long one that it had to [`Slots::free_some`].
     #[inline]
     pub(super) fn replace(&mut self, id: SlotId, revision: u64, change: impl FnOnce(&mut Value, &Meter)) {
         if self[id].value.shared_bytes() > FREED_AT_ONCE_BYTES {

@@ -522,7 +522,10 @@ fn no_request_sees_what_is_still_to_be_freed() {
                 5..=7 => wait_for(engine, conn, &keys[start.min(one)..start.max(one)]),
                 8 => {
                     let prefix = Key::scoped(b"/", &name.as_bytes()[..1 + one % 2]);
-                    let writes = [Write::DeletePrefix { prefix }, Write::Add { key, delta: 1 }];
+                    // As the server does before such a transaction.
+                    while !engine.order_keys(100) {}
+                    let other = Write::DeletePrefix { prefix: Key::scoped(b"/", b"k1") };
+                    let writes = [Write::DeletePrefix { prefix }, other, Write::Add { key, delta: 1 }];
                     let done = engine.txn([].into_iter(), writes.into_iter(), [].into_iter());
                     format!("{done:?}")
                 }

@@ -1,7 +1,7 @@
 //! Pending waits. A wait is registered with each of its missing keys. The registrations of a key form a list in
 //! order of arrival, those that take no item first; those of a wait form a chain, so that a wait that ends can leave all lists.
 
-use super::slot::{NONE, SlotId, WaitList};
+use super::slot::{NONE, SlotId};
 use super::slots::Slots;
 use crate::ids::WaiterId;
 use crate::limits::EngineLimits;
@@ -223,14 +223,13 @@ impl Waits {
         removed.wait
     }
 
-    /// Appends waiters in the list of a key, one entry per registration, until there are `count_max`.
-    pub(super) fn list(&self, list: &WaitList, waiters: &mut Vec<WaiterId>, count_max: usize) {
-        let mut next = list.head;
-        while next != NONE && waiters.len() < count_max {
-            let registration = &self.registrations[next as usize];
-            waiters.extend(self.waits[registration.wait as usize].waiter);
-            next = registration.next;
-        }
+    /// Removes the oldest registration with a key that can no longer be set. Returns its waiter, whose waits it has given
+    /// up, unless they had ended.
+    pub(super) fn fail_oldest(&mut self, slot: SlotId, slots: &mut Slots) -> Option<WaiterId> {
+        let wait = self.unlink(slots[slot].waiters.head, slots);
+        let waiter = self.waits[wait as usize].waiter?;
+        self.give_up(waiter);
+        Some(waiter)
     }
 
     /// Releases the memory for connections with a table index of `places` or more, which are closed.

@@ -209,6 +209,37 @@ fn a_c10d_client_is_served_beside_those_with_tls() {
 }
 
 #[test]
+fn a_short_answer_goes_before_the_rest_of_a_long_one_through_tls() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let (writer, other) = (rig.connect(1), rig.connect(2));
+    let mut greeting = Vec::new();
+    c10d::encode_frame(&mut greeting, &c10d::Frame::Validate { magic: c10d::MAGIC });
+    let set = c10d(Request::Set { key: Key::raw(b"long"), value: &vec![1; 1 << 20] });
+    rig.feed(Input::Received { conn: writer, bytes: &[&greeting[..], &set].concat() });
+    rig.feed(Input::Received { conn: other, bytes: &greeting });
+    let mut client = Client::new(&mut rig, 0, &authority.client(None));
+    client.deliver(&mut rig).expect("a handshake");
+    client.send(&mut rig, &hello()).expect("sent");
+    rig.window = 0;
+    let get = ClientFrame::Get { key: Key::raw(b"long"), timeout_ms: 0 };
+    let mut bytes = Vec::new();
+    encode_frame(&mut bytes, Label { id: 1, ..Label::default() }, &get).expect("short");
+    client.send(&mut rig, &bytes).expect("sent");
+    let (conn, sent) = (client.conn, rig.server.unsent(client.conn).len());
+    assert!((1..1 << 20).contains(&sent), "a part of the value is encrypted");
+    let add = c10d(Request::Add { key: Key::raw(b"n"), delta: 3 });
+    rig.server.handle(NOW, Input::Received { conn: other, bytes: &add }).expect("a legal input");
+    rig.server.handle(NOW, Input::Sent { conn, bytes: sent }).expect("a legal input");
+    let outputs = core::iter::from_fn(|| rig.server.poll_output());
+    let transmits = outputs.filter_map(|output| match output {
+        Output::Transmit { conn } => Some(conn),
+        _ => None,
+    });
+    assert_eq!(transmits.collect::<Vec<_>>(), [other, conn]);
+}
+
+#[test]
 fn a_server_without_tls_says_so_to_a_client_that_uses_it() {
     let authority = Authority::new();
     let mut rig = Rig::new(None);

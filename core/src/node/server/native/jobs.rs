@@ -30,21 +30,23 @@ pub(super) enum Job {
 
 /// Job that is not done, and the request that it answers.
 #[derive(Debug)]
-struct PendingJob {
+pub(super) struct PendingJob {
     job: Job,
     request: Option<RequestId>,
     /// Bytes that the session of the request is charged for the job.
     charge: u64,
 }
 
-/// Pending jobs. The sessions take turns, and the jobs of each session.
+/// Pending jobs. The server and the sessions take turns, and the jobs of each.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     /// By session, 0 for jobs of none, and by number, from 1.
     pending: Map<(u64, u64), PendingJob>,
     count: u64,
-    /// Session of the last job that was continued.
+    /// Session of the last job of a session that was continued.
     last: u64,
+    /// Whether the last job that was continued was of no session.
+    was_own_turn: bool,
 }
 
 impl Jobs {
@@ -52,22 +54,35 @@ impl Jobs {
         self.pending.is_empty()
     }
 
-    fn push(&mut self, pending: PendingJob) {
+    pub(super) fn push(&mut self, pending: PendingJob) {
         self.count += 1;
         self.pending.insert((pending.session(), self.count), pending);
     }
 
-    /// Takes the oldest job of the session whose turn it is.
-    fn pop(&mut self) -> Option<PendingJob> {
-        let of_next = self.pending.after((self.last, u64::MAX)).next();
-        let (id, _) = of_next.or_else(|| self.pending.first())?;
-        self.last = id.0;
+    /// Takes the oldest job of the session whose turn it is. Every second turn is that of the server's own jobs, such as
+    /// those for the leases of nodes that have died.
+    pub(super) fn pop(&mut self) -> Option<PendingJob> {
+        let (first, _) = self.pending.first()?;
+        let is_own_turn = first.0 == 0 && !self.was_own_turn;
+        let after = |session| self.pending.after((session, u64::MAX)).next();
+        let of_session = after(self.last).or_else(|| after(0)).filter(|_| !is_own_turn);
+        let id = of_session.map_or(first, |(id, _)| id);
+        self.was_own_turn = id.0 == 0;
+        if !self.was_own_turn {
+            self.last = id.0;
+        }
         self.pending.remove(id)
     }
 }
 
 impl PendingJob {
-    fn session(&self) -> u64 {
+    #[cfg(test)]
+    pub(super) const fn of(job: Job) -> Self {
+        Self { job, request: None, charge: 0 }
+    }
+
+    /// Returns the number of the session that it is for, or 0.
+    pub(super) fn session(&self) -> u64 {
         match self.job {
             Job::EndSession { session, .. } => session.0,
             _ => self.request.map_or(0, |request| request.session.0),

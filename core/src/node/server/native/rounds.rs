@@ -56,6 +56,8 @@ pub(super) struct Part {
     /// Join request. Pushes carry its id.
     join: RequestId,
     run_id: RunId,
+    /// Number of notifications that are left for later turns.
+    parked: u32,
 }
 
 impl Part {
@@ -124,7 +126,7 @@ impl Native {
             ClientFrame::Standby { .. } => Input::Standby { participant, join },
             _ => Input::Join { participant, join },
         };
-        let part = Part { join: request, run_id: text("run id", entry.run_id)?.into() };
+        let part = Part { join: request, run_id: text("run id", entry.run_id)?.into(), parked: 0 };
         let before = self.parts.insert(request.session, part);
         if let Err(error) = self.rendezvous.handle(context.now, input) {
             match before {
@@ -262,12 +264,15 @@ impl Native {
     /// Cancels a pending join. Returns whether there was one.
     pub(super) fn cancel_join(&mut self, context: &mut ServerContext<'_>, request: RequestId) -> bool {
         use crate::rendezvous::service::NodeState;
+        if self.parts.get(request.session).is_none_or(|part| part.join != request) {
+            return false;
+        }
         self.notify_first(context, request.session);
         let participant = participant(request.session);
         let pending = self.rendezvous.node_state(participant).is_some_and(|(_, index)| {
             matches!(index, NodeState::Joining | NodeState::Waiting | NodeState::Standby)
         });
-        if !pending || self.parts.get(request.session).is_none_or(|part| part.join != request) {
+        if !pending {
             return false;
         }
         // The participant is in the run, so this does not fail.
@@ -331,7 +336,12 @@ impl Native {
                     self.fence_barriers(context, &self.prefix(&namespace), namespace.round);
                 }
                 Output::Forgotten(run_id) => context.engine.lift_fence(&self.stem(&run_id)),
-                Output::Notify { .. } => self.notifications.push_back(output),
+                Output::Notify { participant, .. } => {
+                    if let Some(part) = self.parts.get_mut(SessionId(participant.0)) {
+                        part.parked += 1;
+                    }
+                    self.notifications.push_back(output);
+                }
                 Output::Decided { run_id, round, action, reason } => {
                     context.events.push_back(ServerEvent::Run { run_id, round, action, reason });
                 }
@@ -351,15 +361,20 @@ impl Native {
 
     /// Notifies a session of all that concerns it, so that what it asks for is done and answered afterwards.
     fn notify_first(&mut self, context: &mut ServerContext<'_>, session: SessionId) {
-        context.budget.subtract(self.notifications.len() as u64 / NODES_PER_UNIT);
-        for next in core::mem::take(&mut self.notifications) {
-            match next {
-                Output::Notify { participant: to, .. } if to == participant(session) => {
-                    self.notify_participant(context, &next);
-                }
-                _ => self.notifications.push_back(next),
-            }
+        if self.parts.get(session).is_none_or(|part| part.parked == 0) {
+            return;
         }
+        context.for_others(|context| {
+            context.budget.subtract(self.notifications.len() as u64 / NODES_PER_UNIT);
+            for next in core::mem::take(&mut self.notifications) {
+                match next {
+                    Output::Notify { participant: to, .. } if to == participant(session) => {
+                        self.notify_participant(context, &next);
+                    }
+                    _ => self.notifications.push_back(next),
+                }
+            }
+        });
     }
 
     /// Notifies a session of an event, as the answer to its Join or as a push that belongs to it.
@@ -367,7 +382,9 @@ impl Native {
         let Output::Notify { participant, event } = notification else { return };
         context.budget.subtract(ANSWER_WORK);
         let session = SessionId(participant.0);
-        let Some(Part { join: request, run_id }) = self.parts.get(session).cloned() else { return };
+        let Some(part) = self.parts.get_mut(session) else { return };
+        part.parked = part.parked.saturating_sub(1);
+        let Part { join: request, run_id, .. } = part.clone();
         let run_id = Key::raw(run_id.as_bytes());
         match event {
             Event::Seated => {

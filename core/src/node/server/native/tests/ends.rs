@@ -195,3 +195,37 @@ fn a_wait_for_many_keys_ends_in_turns() {
         assert_eq!(rig.server.engine.footprint(), 0, "{how}");
     }
 }
+
+/// The keys of an ended wait are freed in turns before a transaction counts what it removes.
+#[test]
+fn a_transaction_after_the_end_of_a_wait_for_many_keys_counts_none_of_them() {
+    let names: Vec<String> = (0..10_000).map(|number| format!("x{number}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    let engine = crate::limits::EngineLimits { removed_at_once_max: 100, ..Default::default() };
+    let mut rig = Rig::new(ServerLimits { engine, work_per_input_max: TURN, ..ServerLimits::default() });
+    let (conn, other) = (rig.open(0, "n"), rig.open(1, "m"));
+    let wait = ClientFrame::Wait { timeout_ms: 5000, keys: Keys::scoped(b"/", &names) };
+    rig.send(conn, &encoded(1, 0, &wait));
+    rig.finish_at_once();
+    rig.feed(Input::Lost { conn, os_error: 104 });
+    rig.ask(
+        other,
+        1,
+        &ClientFrame::Txn {
+            compares: List::new(&[]),
+            then: List::new(&[
+                Write::DeletePrefix { prefix: key("/x") },
+                Write::Add { key: key("/n"), delta: 1 },
+            ]),
+            otherwise: List::new(&[]),
+        },
+    );
+    let mut answer = rig.lines(other);
+    while answer.is_empty() {
+        assert!(rig.has_work() && rig.server.work() <= 2000, "a turn of {}", rig.server.work());
+        rig.now = rig.now.max(rig.server.poll_timeout().expect("when the work goes on"));
+        rig.feed(Input::Tick);
+        answer = rig.lines(other);
+    }
+    assert_eq!(answer, ["1 Outcome true"]);
+}

@@ -1,7 +1,7 @@
 //! Requests for the keys with a prefix, in a store of many keys: they are served in turns, and what they hold is charged.
 
 use super::super::RequestId;
-use super::super::jobs::Job;
+use super::super::jobs::{Job, Jobs, PendingJob};
 use super::turns::{TURN, fill};
 use super::*;
 use crate::limits::SessionLimits;
@@ -162,6 +162,20 @@ fn turns_of_a_list(others: u64) -> usize {
 fn sessions_take_turns_however_many_lists_one_has_requested() {
     let (alone, beside) = (turns_of_a_list(0), turns_of_a_list(20));
     assert!(alone > 10 && beside <= 3 * alone, "{alone} turns alone, {beside} beside others");
+}
+
+/// The keys of nodes that have died must not stay because many clients list keys.
+#[test]
+fn every_second_job_is_one_of_the_servers_own() {
+    let mut jobs = Jobs::default();
+    for session in [1, 2, 2, 0, 0] {
+        jobs.push(PendingJob::of(Job::EndSession {
+            session: crate::session::table::SessionId(session),
+            until: 0,
+        }));
+    }
+    let order: Vec<u64> = core::iter::from_fn(|| jobs.pop().map(|job| job.session())).collect();
+    assert_eq!(order, [0, 1, 0, 2, 2]);
 }
 
 /// A request that is refused must have removed nothing.
