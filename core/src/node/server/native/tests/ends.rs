@@ -222,7 +222,8 @@ fn a_transaction_after_the_end_of_a_wait_for_many_keys_counts_none_of_them() {
     );
     let mut answer = rig.lines(other);
     while answer.is_empty() {
-        assert!(rig.has_work() && rig.server.work() <= 2000, "a turn of {}", rig.server.work());
+        // Each kind of work of a tick may exceed its budget by a step of 512 units. All at once would be 20,000.
+        assert!(rig.has_work() && rig.server.work() <= 4000, "a turn of {}", rig.server.work());
         rig.now = rig.now.max(rig.server.poll_timeout().expect("when the work goes on"));
         rig.feed(Input::Tick);
         answer = rig.lines(other);
