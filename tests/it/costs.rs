@@ -10,7 +10,7 @@ use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
 use rendezvous_core::store::txn::{Compare, Condition, Write};
 use rendezvous_core::time::Duration;
 use rendezvous_core::wire::native::{
-    Batched, ClientFrame, Entry, From, Header, Label, LastCall, List, MAGIC, Participants, RankOrder, Terms,
+    Batched, ClientFrame, Entry, From, Header, Label, LastCall, List, Participants, RankOrder, Terms,
 };
 use rendezvous_tests::frames;
 use rendezvous_tests::rig::Rig;
@@ -305,24 +305,8 @@ fn is_work_left(rig: &Rig) -> bool {
 
 fn open(rig: &mut Rig, node: &[u8]) -> ConnId {
     let conn = rig.connect();
-    rig.send(conn, &hello(node));
+    rig.send(conn, &frames::hello(node));
     conn
-}
-
-fn hello(node: &[u8]) -> Vec<u8> {
-    let hello = ClientFrame::Hello {
-        version_min: 1,
-        version_max: 1,
-        incarnation: 0,
-        session: 0,
-        token: [0; 16],
-        grace_ms: 0,
-        heartbeat_ms: 0,
-        heartbeats_missed_max: 3,
-        node,
-        auth: b"",
-    };
-    [&MAGIC[..], &frames::native(Label::default(), &hello)].concat()
 }
 
 fn names(count: usize) -> Vec<Vec<u8>> {
@@ -402,7 +386,7 @@ fn native_costs() -> Vec<(&'static str, Cost)> {
         ("Hello", {
             let mut world = World::busy();
             let conn = world.rig.connect();
-            cost(&mut world.rig, conn, &hello(&[b'n'; 1024]))
+            cost(&mut world.rig, conn, &frames::hello(&[b'n'; 1024]))
         }),
         ("Heartbeat", World::busy().cost(&ClientFrame::Heartbeat { nonce: 1 })),
         ("Acknowledge", World::busy().cost(&ClientFrame::Acknowledge {})),

@@ -35,6 +35,24 @@ pub fn greeting() -> Vec<u8> {
     encoded(&Frame::Validate { magic: MAGIC })
 }
 
+/// Returns the first bytes of a connection that opens a session of the native protocol.
+#[must_use]
+pub fn hello(node: &[u8]) -> Vec<u8> {
+    let hello = ClientFrame::Hello {
+        version_min: 1,
+        version_max: 1,
+        incarnation: 0,
+        session: 0,
+        token: [0; 16],
+        grace_ms: 0,
+        heartbeat_ms: 0,
+        heartbeats_missed_max: 3,
+        node,
+        auth: b"",
+    };
+    [&native::MAGIC[..], &native(Label::default(), &hello)].concat()
+}
+
 /// Returns HEARTBEAT of the native protocol.
 #[must_use]
 pub fn heartbeat() -> Vec<u8> {

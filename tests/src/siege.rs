@@ -17,7 +17,7 @@ use rendezvous_core::driver::store::Timeout;
 use rendezvous_core::driver::tls::{TlsClientOptions, TlsConnector};
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
 use rendezvous_core::tls::TlsStage;
-use rendezvous_core::wire::native::{Batched, ClientFrame, Label, List, MAGIC, Participants};
+use rendezvous_core::wire::native::{Batched, ClientFrame, Label, List, Participants};
 use rendezvous_core::{Loop, LoopEvent, MemberId, SessionEvent};
 use std::collections::HashMap;
 use std::error::Error;
@@ -478,7 +478,7 @@ impl SlowSender {
             (0..4, _) => ([frames::greeting(), frames::set(b"slow", &[b'x'; 4096])].concat(), 1),
             (7..9, Security::Tls) => (client().unsent().to_vec(), 1),
             (9, Security::Tls) => (client().unsent().to_vec(), usize::MAX),
-            _ => (long_hello(), 1),
+            _ => (frames::hello(&[b'n'; 1024]), 1),
         };
         Self { piece: piece.min(bytes.len()), bytes, open: None }
     }
@@ -493,23 +493,6 @@ impl SlowSender {
         }
         Ok(())
     }
-}
-
-/// Returns the longest greeting of the native protocol.
-fn long_hello() -> Vec<u8> {
-    let hello = ClientFrame::Hello {
-        version_min: 1,
-        version_max: 1,
-        incarnation: 0,
-        session: 0,
-        token: [0; 16],
-        grace_ms: 0,
-        heartbeat_ms: 0,
-        heartbeats_missed_max: 3,
-        node: &[b'n'; 1024],
-        auth: b"",
-    };
-    [&MAGIC[..], &frames::native(Label::default(), &hello)].concat()
 }
 
 /// Slow senders, and clients that ask for long values and read nothing. Those that the server closes come again.

@@ -41,7 +41,8 @@ const PEERS_KEPT: usize = 1024;
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes read from one connection in one iteration.
 const READ_BYTES_PER_STEP: usize = 4 * READ_BUFFER_BYTES;
-/// Number of bytes after which an iteration writes no more.
+/// Number of bytes after which an iteration writes no more, counted apart for sockets that accept bytes again and for
+/// what the machine has to send.
 const WRITE_BYTES_PER_ITERATION: usize = 1024 * 1024;
 /// Pause before accepting is tried again after an error that does not concern a single connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

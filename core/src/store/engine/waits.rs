@@ -1,5 +1,6 @@
 //! Pending waits. A wait is registered with each of its missing keys. The registrations of a key form a list in
-//! order of arrival, those that take no item first; those of a wait form a chain, so that a wait that ends can leave all lists.
+//! order of arrival, those that take no item first; those of a wait form a chain, so that a wait that ends can leave all
+//! lists.
 
 use super::slot::{NONE, SlotId};
 use super::slots::Slots;

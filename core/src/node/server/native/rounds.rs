@@ -1,5 +1,5 @@
-//! Rendezvous requests of native clients. Frames become inputs of the rendezvous service, and its outputs become
-//! frames, fences and removed keys before the next frame is served.
+//! Rendezvous requests of native clients. Frames become inputs of the rendezvous service. Its outputs become fences and
+//! removed keys at once, and notifications of nodes as far as the turn allows.
 
 use super::jobs::Job;
 use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis};
