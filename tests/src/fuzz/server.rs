@@ -7,9 +7,9 @@ use crate::model::Model;
 use crate::rig::Rig;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{FrameLimits, ServerLimits};
-use rendezvous_core::node::server::Input;
+use rendezvous_core::node::server::{CloseReason, Input};
 use rendezvous_core::store::op::Request;
-use rendezvous_core::time::Duration;
+use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::c10d::{Frame, Scan, Scanner, parse_frame};
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const DEADLINES_LEFT_MAX: usize = 10_000;
 pub fn server(bytes: &[u8]) {
     let mut entropy = Entropy::new(bytes);
     // With a low limit requests wait while answers are unread, and then find another state of the store. Only the
-    // counts are checked then. only the books are checked.
+    // counts are checked then.
     let unsent_bytes_high = entropy.choose(&[1 << 20, 1 << 20, 50]);
     let limits = ServerLimits { unsent_bytes_high, ..ServerLimits::default() };
     let mut world = World {
@@ -51,8 +51,11 @@ struct Client {
     /// Sent by the client, and not delivered yet.
     on_the_way: Vec<u8>,
     /// Delivered, but not a whole frame yet.
-    last_received_at: Vec<u8>,
+    received: Vec<u8>,
     greeted: bool,
+    connected_at: Instant,
+    /// Time at which it last sent something or began to read.
+    active_at: Instant,
     /// All bytes of its answers.
     due: Vec<u8>,
     /// Queues of which a push has woken it, and which it has not used since.
@@ -76,7 +79,8 @@ impl World {
         let open: Vec<ConnId> = self.clients.keys().copied().filter(|&conn| self.rig.is_open(conn)).collect();
         let kind = entropy.below(32);
         if open.is_empty() || (kind == 0 && open.len() < 4) {
-            let client = Client { on_the_way: frames::greeting(), ..Client::default() };
+            let (on_the_way, now) = (frames::greeting(), self.rig.now);
+            let client = Client { on_the_way, connected_at: now, active_at: now, ..Client::default() };
             self.clients.insert(self.rig.connect(), client);
             return;
         }
@@ -85,7 +89,10 @@ impl World {
         match kind {
             1 => client.on_the_way.extend_from_slice(entropy.bytes(12)),
             2 => client.on_the_way.extend(frames::ping(u32::from(entropy.byte()))),
-            3 | 4 => self.rig.open_window(conn, entropy.choose(&[0, 1, 9, 100, usize::MAX])),
+            3 | 4 => {
+                client.active_at = self.rig.now;
+                self.rig.open_window(conn, entropy.choose(&[0, 1, 9, 100, usize::MAX]));
+            }
             5 if entropy.below(4) == 0 => {
                 client.ending = Ending::Dead;
                 self.forget(conn);
@@ -98,7 +105,7 @@ impl World {
                 self.forget(conn);
                 self.rig.feed(Input::ReadClosed { conn });
             }
-            7 => self.rig.pass(Duration::from_millis(entropy.byte().into())),
+            7 => self.pass(Duration::from_millis(entropy.byte().into())),
             8..=19 => {
                 let mut lists = Lists::default();
                 let frame = frames::request(any_request(entropy, &mut lists));
@@ -110,6 +117,41 @@ impl World {
                 self.deliver(conn, &chunk);
             }
         }
+    }
+
+    /// Lets time pass, one deadline after the other, as the driver does.
+    fn pass(&mut self, span: Duration) {
+        let end = self.rig.now + span;
+        while self.rig.now < end {
+            let due = self.rig.server.poll_timeout().unwrap_or(end);
+            self.rig.pass(due.min(end).since(self.rig.now));
+            for conn in self.clients.keys().copied().collect::<Vec<_>>() {
+                self.note_expelled(conn);
+            }
+        }
+    }
+
+    /// Notes that the server has closed a connection whose time was over.
+    fn note_expelled(&mut self, conn: ConnId) {
+        let client = self.clients.get_mut(&conn).expect("a client of this world");
+        let (limits, now) = (ServerLimits::default(), self.rig.now);
+        let (is_due, since, limit) = match self.rig.closed(conn) {
+            _ if client.ending == Ending::Dead => return,
+            Some(CloseReason::HandshakeTimeout) => {
+                (!client.greeted, client.connected_at, limits.handshake_timeout)
+            }
+            Some(CloseReason::FrameTimeout) => {
+                (!client.received.is_empty(), client.active_at, limits.frame_timeout)
+            }
+            Some(CloseReason::StallTimeout) => {
+                let is_unread = self.rig.clients[&conn].got.len() < client.due.len();
+                (is_unread || self.model.is_none(), client.active_at, limits.stall_timeout)
+            }
+            _ => return,
+        };
+        assert!(is_due && now >= since + limit, "{conn:?} was closed: {:?}", self.rig.closed(conn));
+        client.ending = Ending::Dead;
+        self.forget(conn);
     }
 
     fn forget(&mut self, conn: ConnId) {
@@ -163,12 +205,13 @@ impl World {
         if chunk.is_empty() || client.ending != Ending::No || !self.rig.server.wants_read(conn) {
             return;
         }
-        client.last_received_at.extend_from_slice(chunk);
+        client.active_at = self.rig.now;
+        client.received.extend_from_slice(chunk);
         while let Some(frame) = self.next_frame(conn) {
             self.expect(conn, &frame);
         }
         let client = self.clients.get_mut(&conn).expect("an open one");
-        if client.has_cancelled && client.last_received_at.is_empty() {
+        if client.has_cancelled && client.received.is_empty() {
             self.pass_on(conn);
         }
         self.rig.send(conn, chunk);
@@ -182,20 +225,15 @@ impl World {
         }
         let greeting = frames::greeting();
         let outcome = if client.greeted {
-            let scan = Scanner::default().scan(&client.last_received_at, &FrameLimits::default());
+            let scan = Scanner::default().scan(&client.received, &FrameLimits::default());
             scan.map_err(|_| ()).map(|scan| if let Scan::Whole { bytes } = scan { Some(bytes) } else { None })
-        } else if client
-            .last_received_at
-            .iter()
-            .zip(&greeting)
-            .any(|(last_received_at, due)| last_received_at != due)
-        {
+        } else if client.received.iter().zip(&greeting).any(|(received, due)| received != due) {
             Err(())
         } else {
-            Ok((client.last_received_at.len() >= greeting.len()).then_some(greeting.len()))
+            Ok((client.received.len() >= greeting.len()).then_some(greeting.len()))
         };
         match outcome {
-            Ok(whole) => whole.map(|bytes| client.last_received_at.drain(..bytes).collect()),
+            Ok(whole) => whole.map(|bytes| client.received.drain(..bytes).collect()),
             Err(()) => {
                 client.ending = Ending::WhenSent;
                 self.forget(conn);

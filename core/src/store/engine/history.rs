@@ -63,7 +63,7 @@ pub enum WatchError {
 
 /// Number of changes that are looked at in one unit of work.
 const CHANGES_PER_UNIT: u64 = 16;
-/// Charge of a change in addition to its key and value, in bytes.
+/// Charge of a change in addition to its key and the memory of its value, in bytes.
 const CHANGE_COST_BYTES: u64 = 64;
 
 #[derive(Debug)]
@@ -318,7 +318,7 @@ impl Watch {
 impl Change {
     /// Returns the bytes that are charged for it.
     fn cost(&self) -> u64 {
-        let value = self.value.as_ref().map_or(0, |value| value.as_ref().len());
+        let value = self.value.as_ref().map_or(0, KeptValue::held_bytes);
         (self.key.len() + value) as u64 + CHANGE_COST_BYTES
     }
 

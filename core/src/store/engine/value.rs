@@ -111,6 +111,14 @@ impl KeptValue {
             Self::Shared(bytes) => ValueRef::Shared(bytes),
         }
     }
+
+    /// Returns the memory in bytes that it takes. That of a long value may be longer than the value: it has room to grow.
+    pub const fn held_bytes(&self) -> usize {
+        match self {
+            Self::Copy(bytes) => bytes.len(),
+            Self::Shared(bytes) => bytes.held_bytes(),
+        }
+    }
 }
 
 #[cfg(test)]

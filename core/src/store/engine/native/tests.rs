@@ -188,6 +188,19 @@ fn a_long_value_is_shared_with_the_history() {
     assert_eq!(engine.orphaned_bytes(), 0, "the history holds it within its own limit");
 }
 
+#[test]
+fn the_room_of_a_long_value_is_charged_to_the_history_that_holds_it() {
+    let mut engine = engine(HistoryLimits { changes_max: 2, ..HistoryLimits::default() });
+    set(&mut engine, "/k", &"v".repeat(8192));
+    // Displaces that change, so that the value has one holder and grows in place.
+    set(&mut engine, "/other", "1");
+    set(&mut engine, "/other", "2");
+    let append = Request::Append { key: Key::raw(b"/k"), value: b"x" };
+    engine.apply(WaiterId::Request(0), &append).expect("there is capacity");
+    set(&mut engine, "/k", "short");
+    assert_eq!(engine.orphaned_bytes(), 0);
+}
+
 /// Compares watches that are read at random intervals with a plain log of all changes.
 #[test]
 fn watches_agree_with_a_log() {
