@@ -146,8 +146,13 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if std::process::id() == self.epoll.owner {
-            // A failure means that the descriptor is not watched any more.
-            epoll::delete(&self.epoll.fd, self.fd()).ok();
+            let deleted = epoll::delete(&self.epoll.fd, self.fd());
+            // A descriptor that was closed before may have become that of another socket, whose watch this would end.
+            debug_assert!(
+                deleted.is_ok() || std::thread::panicking(),
+                "the watch of {} ends before it is closed: {deleted:?}",
+                self.fd
+            );
         }
     }
 }

@@ -401,7 +401,7 @@ impl Link {
                     state.caller.lost(why);
                 }
             }
-            if !any {
+            if !any && self.watch(state) {
                 break;
             }
         }
@@ -412,7 +412,6 @@ impl Link {
                 state.kept = None;
             }
         }
-        self.watch(state);
         if let (Reader::Thread | Reader::Unowned, Some(at)) = (state.reader, state.caller.poll_timeout()) {
             self.shared.io.advance(&mut state.timer, at, self.token);
         }
@@ -464,8 +463,9 @@ impl Link {
         }
     }
 
-    /// Lets the client's thread watch the socket if that thread is the reader.
-    fn watch(&self, state: &mut LinkState) {
+    /// Lets the client's thread watch the socket if that thread is the reader. Returns false if the connection has ended
+    /// because it cannot be watched.
+    fn watch(&self, state: &mut LinkState) -> bool {
         let LinkState { watch, line, dialing, reader, .. } = state;
         let (fd, interest) = match (line, dialing, reader) {
             (Some(line), _, Reader::Thread) => {
@@ -474,13 +474,14 @@ impl Link {
             (None, Some(socket), _) => (socket.as_raw_fd(), Interest::Write),
             _ => {
                 *watch = None;
-                return;
+                return true;
             }
         };
-        if let Err(error) = self.shared.io.rewatch(watch, fd, interest, self.token) {
-            // The socket would not be watched again, so the connection fails at the next event.
-            state.caller.lost(lost(&error));
-        }
+        let Err(error) = self.shared.io.rewatch(watch, fd, interest, self.token) else { return true };
+        // One of the two has an effect, depending on whether the connection is open.
+        state.caller.unreachable(&connect_error(&error));
+        state.caller.lost(lost(&error));
+        false
     }
 
     fn dial(self: &Arc<Self>, state: &mut LinkState, now: Instant) {
@@ -523,6 +524,8 @@ impl Link {
 
     fn finish_dialing(&self, state: &mut LinkState, now: Instant, socket: Socket) {
         let tls = self.shared.options.tls.as_ref();
+        // A failure closes the socket, and another thread may open one with the same number at once.
+        state.watch = None;
         match finish_connect(&socket).and_then(|()| Transport::connected(socket, &self.host, tls)) {
             Ok(transport) => {
                 state.line = Some(Line::new(transport));
@@ -530,7 +533,6 @@ impl Link {
                 state.caller.connected(now, token.map(|token| token.begin()));
             }
             Err(error) => {
-                state.watch = None;
                 state.last_failure = connect_error(&error);
                 self.try_next(state, now);
             }

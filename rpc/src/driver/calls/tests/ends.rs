@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::driver::calls::failure_text;
+use core::net::SocketAddr;
 use rendezvous_core::driver::server::ServerFailure;
+use socket2::{Domain, Socket, Type};
 use std::sync::Mutex;
 
 #[test]
@@ -51,6 +53,25 @@ fn an_answer_that_is_lost_in_a_panic_elsewhere_is_missed_by_nobody() {
     let error = message(scene.call("takes", b""));
     assert_eq!(error, "takes at b (id 2): the handler failed: takes panicked: provoked");
     assert_eq!(message(first.wait()), said);
+}
+
+/// The event loop checks in debug builds that a socket is open for as long as it is watched.
+#[test]
+fn an_attempt_to_connect_that_fails_late_ends_no_watch_of_another_socket() {
+    let scene = scene();
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+    listener.listen(0).expect("it listens");
+    let address = listener.local_addr().expect("bound").as_socket().expect("of IPv4");
+    // Its queue is full now, so that the system ignores the next attempt until it repeats it.
+    let _queued = std::net::TcpStream::connect(address).expect("queued");
+    let peer = scene.client.peer(&worker("x", 9), "127.0.0.1", address.port()).expect("a descriptor");
+    let started = peer.start(Call::of("echo").with_timeout(SOON), &b""[..]).expect("made");
+    drop(listener);
+    let error = message(started.wait());
+    let refused = "not sent: no process listens at its address: Connection refused (os error 111)";
+    assert_eq!(error, format!("echo at x (id 9): {refused}"));
+    assert_eq!(scene.call("echo", b"x").as_deref(), Ok(&b"x"[..]));
 }
 
 /// Bytes whose owner calls a function when it is dropped, on the dropping thread.
