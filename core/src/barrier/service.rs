@@ -65,6 +65,8 @@ pub struct Barriers {
     stored_bytes: u64,
     released: Arc<End>,
     outputs: VecDeque<Output>,
+    /// Names looked at since the work was last taken.
+    work: u64,
 }
 
 impl Barriers {
@@ -84,6 +86,7 @@ impl Barriers {
             stored_bytes: 0,
             released: Arc::new(End::Released),
             outputs: VecDeque::new(),
+            work: 0,
         }
     }
 
@@ -114,6 +117,11 @@ impl Barriers {
         !self.outputs.is_empty()
     }
 
+    /// Returns the work since it was last taken, in units of a look at one name of a list.
+    pub fn take_work(&mut self) -> u64 {
+        core::mem::take(&mut self.work)
+    }
+
     /// Returns when [`Input::Tick`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let early = self.early.first().map(|(when, _)| when);
@@ -131,6 +139,9 @@ impl Barriers {
     }
 
     fn arrive(&mut self, now: Instant, arrive: &Arrive<'_>) -> Result<(), Refusal> {
+        if let Participants::Names(names) = arrive.participants {
+            self.work += names.len() as u64;
+        }
         self.check(arrive)?;
         let id = self.keys.get(arrive.key).copied();
         let Some(id) = id else {
@@ -478,8 +489,9 @@ impl Barriers {
 
     /// Notes that an open barrier awaits the names of its list that do not wait there.
     fn await_names(&mut self, id: BarrierId) {
-        let Self { barriers, awaited_names, hasher, .. } = self;
+        let Self { barriers, awaited_names, hasher, work, .. } = self;
         if barriers[id].awaited == Awaited::Listed {
+            *work += barriers[id].members.len() as u64;
             let absent = barriers[id].members.iter().filter(|(_, member)| member.arrival.is_none());
             absent.for_each(|(_, member)| awaited_names.insert((hasher.of(&member.name), id)));
         }
@@ -494,9 +506,10 @@ impl Barriers {
 
     /// Reverts [`Barriers::await_names`]. To be called while those that wait there still do.
     fn await_no_names(&mut self, id: BarrierId) {
-        let Self { barriers, awaited_names, hasher, .. } = self;
+        let Self { barriers, awaited_names, hasher, work, .. } = self;
         let barrier = &barriers[id];
         if barrier.awaited == Awaited::Listed && barrier.members.waiting() < barrier.participants() {
+            *work += barrier.members.len() as u64;
             let absent = barrier.members.iter().filter(|(_, member)| member.arrival.is_none());
             absent.for_each(|(_, member)| awaited_names.remove((hasher.of(&member.name), id)));
         }

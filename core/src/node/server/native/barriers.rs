@@ -3,7 +3,7 @@
 use super::greeting::may;
 use super::store::fault_of;
 use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis};
-use crate::barrier::service::{ArrivalId, Arrive, EndedNode, Input, Output, OwnerId};
+use crate::barrier::service::{ArrivalId, Arrive, EndedNode, Input, Output, OwnerId, Refusal};
 use crate::prelude::*;
 use crate::session::table::SessionId;
 use crate::store::engine::{ApplyError, Stale};
@@ -34,8 +34,7 @@ impl Native {
             }
             _ => return,
         };
-        let refused = self.barriers.handle(context.now, input);
-        self.drain_barriers(context);
+        let refused = self.handle_barriers(context, input);
         if let Err(refusal) = refused {
             return self.fail(context, request, refusal.fault());
         }
@@ -51,8 +50,14 @@ impl Native {
     /// Ends the waits at barriers whose keys belong to a round that has ended.
     pub(super) fn fence_barriers(&mut self, context: &mut ServerContext<'_>, prefix: &[u8], round: u64) {
         // A fence is never refused.
-        let _ = self.barriers.handle(context.now, Input::Fence { prefix, round });
+        let _ = self.handle_barriers(context, Input::Fence { prefix, round });
+    }
+
+    fn handle_barriers(&mut self, context: &mut ServerContext<'_>, input: Input<'_>) -> Result<(), Refusal> {
+        let handled = self.barriers.handle(context.now, input);
+        context.budget.subtract(self.barriers.take_work());
         self.drain_barriers(context);
+        handled
     }
 
     /// Withdraws an arrival. Returns whether it was waiting.
@@ -61,8 +66,7 @@ impl Native {
         let waited = self.barriers.waits(arrival);
         if waited {
             // A withdrawal is never refused.
-            let _ = self.barriers.handle(context.now, Input::Withdraw { arrival });
-            self.drain_barriers(context);
+            let _ = self.handle_barriers(context, Input::Withdraw { arrival });
         }
         waited && self.sessions.is_pending(request.session, request.id)
     }
@@ -105,16 +109,16 @@ impl Native {
         };
         let node = (others == 0).then_some(EndedNode { name: node, could_arrive: &could_arrive });
         // The end of an owner is never refused.
-        let _ = self.barriers.handle(context.now, Input::Ended { owner: OwnerId(session.0), node, why });
-        self.drain_barriers(context);
+        let _ = self.handle_barriers(context, Input::Ended { owner: OwnerId(session.0), node, why });
     }
 
     pub(super) fn tick_barriers(&mut self, context: &mut ServerContext<'_>) {
         if self.barriers.poll_timeout().is_some_and(|at| at <= context.now) {
             // A tick is never refused.
-            let _ = self.barriers.handle(context.now, Input::Tick);
+            let _ = self.handle_barriers(context, Input::Tick);
+        } else {
+            self.drain_barriers(context);
         }
-        self.drain_barriers(context);
     }
 
     /// Sends the answers of the barriers. Those that exceed the turn follow at the next tick.
