@@ -282,9 +282,9 @@ impl Pump {
     }
 
     fn close(&mut self, token: u64) {
-        if let Some(Reading { piped, .. }) = self.streams.remove(&token) {
-            self.outputs.finish(self.now, &piped);
-        }
+        let Some(Reading { watch, piped }) = self.streams.remove(&token) else { return };
+        drop(watch);
+        self.outputs.finish(self.now, &piped);
     }
 
     fn close_all(&mut self) {
