@@ -542,7 +542,8 @@ rdzv_status rdzv_op_queue_push(rdzv_op *op, const uint8_t *key, size_t key_len, 
                                size_t item_len, rdzv_error **error);
 
 // Makes the operation remove the item at the front of a queue and read it. It waits if the queue is
-// empty; with timeout 0, it fails with `RDZV_QUEUE_EMPTY`.
+// empty; with timeout 0, it fails with `RDZV_QUEUE_EMPTY`. So does a c10d client if the key also has
+// a value, because the protocol's WAIT returns for either.
 rdzv_status rdzv_op_queue_pop(rdzv_op *op, const uint8_t *key, size_t key_len, rdzv_error **error);
 
 // Makes the operation count the items of a queue.

@@ -355,7 +355,9 @@ impl Store {
     /// Removes the item at the front of a queue and writes it into `value`. Waits if the queue is empty.
     ///
     /// # Errors
-    /// [`ErrorKind::TimedOut`] when no item was added in time; with [`Timeout::Once`], [`ErrorKind::QueueEmpty`].
+    /// [`ErrorKind::TimedOut`] when no item was added in time; with [`Timeout::Once`], [`ErrorKind::QueueEmpty`]. A c10d
+    /// client also returns [`ErrorKind::QueueEmpty`] if the key has a value besides the queue: WAIT returns for either, so
+    /// no client can wait for an item there.
     pub fn queue_pop(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
         self.call(Request::QueuePop { key: self.key(key) }, timeout, &mut OneValue(value)).map(drop)
     }

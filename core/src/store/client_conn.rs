@@ -148,7 +148,14 @@ struct Entry {
     replied: bool,
     /// Reply to the CHECK of [`Step::CheckGet`].
     ready: Option<bool>,
+    /// Number of times that a pop found its queue empty.
+    vain_pops: u16,
 }
+
+/// Maximum number of times that a pop waits. WAIT returns at once if the key has a value, whether or not the queue of the
+/// same name has items, so the call would send requests without a pause until its deadline. If other clients take each
+/// item first, WAIT waits for the next one, and a call is not unlucky that often.
+const VAIN_POPS_MAX: u16 = 1000;
 
 /// Next part of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -585,6 +592,12 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         if next == Some(After::Next(Step::MultiGet)) && entry.keys_count == 0 {
             next = Some(After::Done(Outcome::Values(0)));
         }
+        if reply == Reply::NothingQueued {
+            entry.vain_pops += 1;
+            if entry.vain_pops > VAIN_POPS_MAX {
+                next = Some(After::Done(Outcome::QueueEmpty));
+            }
+        }
         match next {
             Some(After::Done(outcome)) => {
                 self.entries.pop_front();
@@ -630,6 +643,7 @@ impl Entry {
             parked: false,
             replied: false,
             ready: None,
+            vain_pops: 0,
         }
     }
 
