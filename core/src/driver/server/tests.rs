@@ -105,6 +105,40 @@ fn a_reader_that_never_reads_holds_nobody_up_and_little_memory() {
     until(&server, |stats| stats.connections == 1 && stats.buffered_bytes == 0);
 }
 
+/// Together they accept more in one iteration than the server writes in one, so most of their sockets have to wait in turn.
+#[test]
+fn readers_that_begin_to_read_at_once_get_all_and_hold_nobody_up() {
+    const READERS: usize = 12;
+    const ANSWERS: usize = 6;
+    let server = start();
+    let mut other = greet(&server);
+    let value: Vec<u8> = (0..4u32 << 20).map(|at| at.to_le_bytes()[1]).collect();
+    other.write_all(&[set(b"/big", &value), get(b"/none")].concat()).unwrap();
+    assert_eq!(read(&mut other, 8), [0; 8]);
+    let mut readers: Vec<TcpStream> = (0..READERS).map(|_| greet(&server)).collect();
+    for reader in &mut readers {
+        socket2::SockRef::from(&*reader).set_recv_buffer_size(1 << 16).unwrap();
+        reader.write_all(&get(b"/big").repeat(ANSWERS)).unwrap();
+    }
+    until(&server, |stats| stats.requests >= 2 + READERS as u64);
+    let expected = string(&value);
+    std::thread::scope(|scope| {
+        for mut reader in readers {
+            let expected = &expected;
+            scope.spawn(move || {
+                for _ in 0..ANSWERS {
+                    assert!(read(&mut reader, expected.len()) == *expected);
+                }
+            });
+        }
+        for _ in 0..20 {
+            other.write_all(&get(b"/none")).unwrap();
+            assert_eq!(read(&mut other, 8), [0; 8]);
+        }
+    });
+    until(&server, |stats| stats.connections == 1 && stats.buffered_bytes == 0);
+}
+
 #[test]
 fn clients_that_do_not_greet_keep_no_other_out() {
     let ungreeted = UngreetedLimits { count_max: 8, time_min: Duration::from_millis(20) };
