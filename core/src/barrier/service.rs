@@ -45,6 +45,9 @@ numbers! {
         };
 }
 
+/// Number of names that are compared with those of an earlier arrival in one unit of work.
+const NAMES_COMPARED_PER_UNIT: usize = 8;
+
 /// All barriers of a server.
 #[derive(Debug)]
 pub struct Barriers {
@@ -65,7 +68,7 @@ pub struct Barriers {
     stored_bytes: u64,
     released: Arc<End>,
     outputs: VecDeque<Output>,
-    /// Names looked at since the work was last taken.
+    /// Work since it was last taken.
     work: u64,
 }
 
@@ -117,7 +120,7 @@ impl Barriers {
         !self.outputs.is_empty()
     }
 
-    /// Returns the work since it was last taken, in units of a look at one name of a list.
+    /// Returns the work since it was last taken: a unit for each name of a list that was hashed.
     pub fn take_work(&mut self) -> u64 {
         core::mem::take(&mut self.work)
     }
@@ -140,7 +143,7 @@ impl Barriers {
 
     fn arrive(&mut self, now: Instant, arrive: &Arrive<'_>) -> Result<(), Refusal> {
         if let Participants::Names(names) = arrive.participants {
-            self.work += names.len() as u64;
+            self.work += (names.len() / NAMES_COMPARED_PER_UNIT) as u64;
         }
         self.check(arrive)?;
         let id = self.keys.get(arrive.key).copied();
@@ -209,6 +212,7 @@ impl Barriers {
         let (awaited, members) = match arrive.participants {
             Participants::Count(count) => (Awaited::Count(count), Members::default()),
             Participants::Names(names) => {
+                self.work += names.len() as u64;
                 (Awaited::Listed, Members::listed(names, &self.limits, &self.hasher)?)
             }
         };
@@ -435,6 +439,7 @@ impl Barriers {
         for id in ids {
             let waiting = self.barriers[id].members.iter().filter_map(|(_, member)| member.arrival);
             let waiting: Vec<ArrivalId> = waiting.collect();
+            self.work += waiting.len() as u64;
             for arrival in waiting {
                 self.outputs.push_back(Output::Stale { arrival, round });
                 self.withdraw(arrival);

@@ -106,9 +106,10 @@ impl Watcher {
     /// # Errors
     /// The error of the system.
     pub fn watch(&self, fd: RawFd, interest: Interest, token: Token) -> io::Result<Watch> {
-        let watch = Watch { epoll: Arc::clone(&self.0), fd, interest, token };
-        epoll::add(&self.0.fd, watch.fd(), EventData::new_u64(token.0), interest.flags())?;
-        Ok(watch)
+        // SAFETY: the caller has the descriptor open.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        epoll::add(&self.0.fd, borrowed, EventData::new_u64(token.0), interest.flags())?;
+        Ok(Watch { epoll: Arc::clone(&self.0), fd, interest, token })
     }
 }
 
@@ -343,6 +344,18 @@ mod tests {
         events.wake_at(Instant::ORIGIN);
         assert!(becomes_readable(events.fd(), SECONDS), "one that has passed goes off at once");
         assert_eq!(events.poll().expect("polled").count(), 0);
+    }
+
+    #[test]
+    fn a_descriptor_is_watched_once_and_a_second_attempt_changes_nothing() {
+        let mut events = EventLoop::new().expect("descriptors");
+        let (mut near, far) = UnixStream::pair().expect("a pair");
+        let _watch = events.watch(far.as_raw_fd(), Interest::Read, Token(1)).expect("watched");
+        let again = events.watch(far.as_raw_fd(), Interest::Read, Token(2)).expect_err("it is watched");
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        near.write_all(b"x").expect("written");
+        let ready: Vec<Ready> = events.poll().expect("polled").collect();
+        assert_eq!(ready, [Ready { token: Token(1), readable: true, writable: false }]);
     }
 
     #[test]

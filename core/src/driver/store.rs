@@ -356,8 +356,8 @@ impl Store {
     ///
     /// # Errors
     /// [`ErrorKind::TimedOut`] when no item was added in time; with [`Timeout::Once`], [`ErrorKind::QueueEmpty`]. A c10d
-    /// client also returns [`ErrorKind::QueueEmpty`] if the key has a value besides the queue: WAIT returns for either, so
-    /// no client can wait for an item there.
+    /// client also returns [`ErrorKind::QueueEmpty`] after 1,000 attempts without an item: the key has a value besides the
+    /// queue, for which WAIT returns as well, or other clients took each item first.
     pub fn queue_pop(&self, key: &[u8], value: &mut Vec<u8>, timeout: Timeout) -> Result<(), CallError> {
         self.call(Request::QueuePop { key: self.key(key) }, timeout, &mut OneValue(value)).map(drop)
     }

@@ -153,8 +153,8 @@ struct Entry {
 }
 
 /// Maximum number of times that a pop waits. WAIT returns at once if the key has a value, whether or not the queue of the
-/// same name has items, so the call would send requests without a pause until its deadline. If other clients take each
-/// item first, WAIT waits for the next one, and a call is not unlucky that often.
+/// same name has items, so the call would send requests without a pause until its deadline. Without a value, each time
+/// stands for an item that another client took first, so the limit is far above what a busy queue causes.
 const VAIN_POPS_MAX: u16 = 1000;
 
 /// Next part of a reply.

@@ -54,8 +54,7 @@ struct Client {
     received: Vec<u8>,
     greeted: bool,
     connected_at: Instant,
-    /// Time at which it last sent something or began to read.
-    active_at: Instant,
+    received_at: Instant,
     /// All bytes of its answers.
     due: Vec<u8>,
     /// Queues of which a push has woken it, and which it has not used since.
@@ -80,7 +79,7 @@ impl World {
         let kind = entropy.below(32);
         if open.is_empty() || (kind == 0 && open.len() < 4) {
             let (on_the_way, now) = (frames::greeting(), self.rig.now);
-            let client = Client { on_the_way, connected_at: now, active_at: now, ..Client::default() };
+            let client = Client { on_the_way, connected_at: now, received_at: now, ..Client::default() };
             self.clients.insert(self.rig.connect(), client);
             return;
         }
@@ -89,10 +88,7 @@ impl World {
         match kind {
             1 => client.on_the_way.extend_from_slice(entropy.bytes(12)),
             2 => client.on_the_way.extend(frames::ping(u32::from(entropy.byte()))),
-            3 | 4 => {
-                client.active_at = self.rig.now;
-                self.rig.open_window(conn, entropy.choose(&[0, 1, 9, 100, usize::MAX]));
-            }
+            3 | 4 => self.rig.open_window(conn, entropy.choose(&[0, 1, 9, 100, usize::MAX])),
             5 if entropy.below(4) == 0 => {
                 client.ending = Ending::Dead;
                 self.forget(conn);
@@ -141,11 +137,11 @@ impl World {
                 (!client.greeted, client.connected_at, limits.handshake_timeout)
             }
             Some(CloseReason::FrameTimeout) => {
-                (!client.received.is_empty(), client.active_at, limits.frame_timeout)
+                (!client.received.is_empty(), client.received_at, limits.frame_timeout)
             }
             Some(CloseReason::StallTimeout) => {
                 let is_unread = self.rig.clients[&conn].got.len() < client.due.len();
-                (is_unread || self.model.is_none(), client.active_at, limits.stall_timeout)
+                (is_unread || self.model.is_none(), client.connected_at, limits.stall_timeout)
             }
             _ => return,
         };
@@ -205,7 +201,7 @@ impl World {
         if chunk.is_empty() || client.ending != Ending::No || !self.rig.server.wants_read(conn) {
             return;
         }
-        client.active_at = self.rig.now;
+        client.received_at = self.rig.now;
         client.received.extend_from_slice(chunk);
         while let Some(frame) = self.next_frame(conn) {
             self.expect(conn, &frame);

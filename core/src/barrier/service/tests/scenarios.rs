@@ -542,3 +542,34 @@ fn a_steady_loop_stores_nothing_new() {
     assert_eq!(bytes[10], bytes[19]);
     assert_eq!(world.barriers.barriers[0].members.len(), 64);
 }
+
+#[test]
+fn looks_at_the_names_of_a_list_are_work() {
+    let names: Vec<String> = (0..800).map(|number| format!("n{number}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+    let listed = Participants::Names(Keys::scoped(b"", &names));
+    let mut world = World::new(count(1));
+    let mut work = |act: &mut dyn FnMut(&mut World)| {
+        act(&mut world);
+        world.barriers.take_work()
+    };
+    // Hashed for the table of members, and for that of awaited names.
+    let first = work(&mut |world| assert_eq!(world.arrive_with("n0", listed), ""));
+    let further = work(&mut |world| assert_eq!(world.arrive_with("n1", listed), ""));
+    let cancelled = work(&mut |world| _ = world.cancel("n0"));
+    let expired = work(&mut |world| {
+        world.arrive_with("n0", listed);
+        world.barriers.take_work();
+        world.pass(secs(60));
+    });
+    let fenced = work(&mut |world| {
+        world.arrive_with("n0", listed);
+        world.barriers.take_work();
+        world.give(Input::Fence { prefix: b"", round: 1 });
+    });
+    assert_eq!((first, further), (100 + 800 + 800, 100));
+    assert!(
+        [cancelled, expired, fenced].iter().all(|work| (800..=802).contains(work)),
+        "{cancelled} {expired} {fenced}"
+    );
+}

@@ -54,6 +54,7 @@ impl Native {
     }
 
     fn handle_barriers(&mut self, context: &mut ServerContext<'_>, input: Input<'_>) -> Result<(), Refusal> {
+        self.expire_barriers(context);
         let handled = self.barriers.handle(context.now, input);
         context.budget.subtract(self.barriers.take_work());
         self.drain_barriers(context);
@@ -113,11 +114,19 @@ impl Native {
     }
 
     pub(super) fn tick_barriers(&mut self, context: &mut ServerContext<'_>) {
+        // Earlier answers come first: what expires now may take all of the budget.
+        self.drain_barriers(context);
+        self.expire_barriers(context);
+        self.drain_barriers(context);
+    }
+
+    /// Ends what is due. That is not the work of the client whose request comes next.
+    fn expire_barriers(&mut self, context: &mut ServerContext<'_>) {
         if self.barriers.poll_timeout().is_some_and(|at| at <= context.now) {
             // A tick is never refused.
-            let _ = self.handle_barriers(context, Input::Tick);
-        } else {
-            self.drain_barriers(context);
+            let _ = self.barriers.handle(context.now, Input::Tick);
+            let work = self.barriers.take_work();
+            context.for_others(|context| context.budget.subtract(work));
         }
     }
 

@@ -612,6 +612,8 @@ impl ConnState {
         };
         if let Err(error) = shared.io.rewatch(&mut self.watch, line.fd(), interest, token) {
             self.lose(lost(&error));
+            // Another thread may have found that, and no event of the socket wakes the one that closes it.
+            shared.io.schedule(Instant::ORIGIN, token);
         }
     }
 
