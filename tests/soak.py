@@ -126,16 +126,16 @@ def main():
     parser.add_argument("--worlds", nargs="*", default=WORLDS, choices=WORLDS, help="worlds; all by default")
     parser.add_argument("--summary", action="store_true", help="print the sums of the record only")
     options = parser.parse_args()
-    os.makedirs("target/soak", exist_ok=True)
-    with open("target/soak/lock", "w", encoding="utf-8") as lock:
-        if not options.summary:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                sys.exit(f"another soak writes {options.record}")
-        record = load(options.record)
-        if not options.summary:
-            soak(options, record)
+    # The lock of the folder: the record itself is replaced when it is saved.
+    folder = os.open(os.path.dirname(os.path.abspath(options.record)), os.O_RDONLY)
+    if not options.summary:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"another soak writes {options.record}")
+    record = load(options.record)
+    if not options.summary:
+        soak(options, record)
     print(summary(record))
     sys.exit(1 if record["replays"] else 0)
 

@@ -168,7 +168,8 @@ pub unsafe extern "C" fn rdzv_op_queue_push(
 }
 
 /// Makes the operation remove the item at the front of a queue and read it. It waits if the queue is
-/// empty; with timeout 0, it fails with `RDZV_QUEUE_EMPTY`.
+/// empty; with timeout 0, it fails with `RDZV_QUEUE_EMPTY`. So does a c10d client if the key also has
+/// a value, because the protocol's WAIT returns for either.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_queue_pop(
     op: *mut rdzv_op,
