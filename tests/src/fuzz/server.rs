@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 
 /// More deadlines than one run of this target can leave.
 const DEADLINES_LEFT_MAX: usize = 10_000;
+/// More time than the server lets pass between two slices of costly requests.
+const SLICE_PAUSE_MAX: Duration = Duration::from_millis(300);
 
 /// For a few clients that do anything, with sockets that accept any number of bytes: each gets exactly the bytes of the
 /// model, the server's counts are correct, and nothing is left of clients that have closed.
@@ -120,10 +122,14 @@ impl World {
         let end = self.rig.now + span;
         while self.rig.now < end {
             let due = self.rig.server.poll_timeout().unwrap_or(end);
-            self.rig.pass(due.min(end).since(self.rig.now));
-            for conn in self.clients.keys().copied().collect::<Vec<_>>() {
-                self.note_expelled(conn);
-            }
+            self.tick_at(due.min(end));
+        }
+    }
+
+    fn tick_at(&mut self, due: Instant) {
+        self.rig.pass(due.since(self.rig.now));
+        for conn in self.clients.keys().copied().collect::<Vec<_>>() {
+            self.note_expelled(conn);
         }
     }
 
@@ -211,6 +217,13 @@ impl World {
             self.pass_on(conn);
         }
         self.rig.send(conn, chunk);
+        // The model answers at once, and the server in slices if many requests are costly.
+        while self.model.is_some()
+            && let Some(due) =
+                self.rig.server.poll_timeout().filter(|&due| due < self.rig.now + SLICE_PAUSE_MAX)
+        {
+            self.tick_at(due);
+        }
     }
 
     /// Returns the next whole delivered frame, unless the client has violated the protocol.
