@@ -120,7 +120,7 @@ impl Barriers {
         !self.outputs.is_empty()
     }
 
-    /// Returns the work since it was last taken: a unit for each name of a list that was hashed.
+    /// Returns the work since it was last taken. One unit is about the time to hash a name of a list.
     pub fn take_work(&mut self) -> u64 {
         core::mem::take(&mut self.work)
     }

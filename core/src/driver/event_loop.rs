@@ -148,10 +148,10 @@ impl Drop for Watch {
     fn drop(&mut self) {
         if std::process::id() == self.epoll.owner {
             let deleted = epoll::delete(&self.epoll.fd, self.fd());
-            // A descriptor that was closed before may have become that of another socket, whose watch this would end.
+            // If the descriptor is closed first, another socket can get its number, and this would end that one's watch.
             debug_assert!(
                 deleted.is_ok() || std::thread::panicking(),
-                "the watch of {} ends before it is closed: {deleted:?}",
+                "descriptor {} was closed before its watch was dropped: {deleted:?}",
                 self.fd
             );
         }
