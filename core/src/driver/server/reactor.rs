@@ -44,6 +44,8 @@ const READ_BYTES_PER_STEP: usize = 4 * READ_BUFFER_BYTES;
 /// Number of bytes after which an iteration writes no more, counted apart for sockets that accept bytes again and for
 /// what the machine has to send.
 const WRITE_BYTES_PER_ITERATION: usize = 1024 * 1024;
+/// Number of bytes that each write counts as at least: many short writes must not make an iteration long either.
+const WRITE_BYTES_MIN: usize = 8 * 1024;
 /// Pause before accepting is tried again after an error that does not concern a single connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -187,7 +189,7 @@ impl Reactor {
             if woken && self.handle_commands() == Flow::Stop {
                 // Native clients get a notification, as far as their sockets accept it at once.
                 self.feed(now, Input::Stop);
-                self.execute(now);
+                self.execute(now, usize::MAX);
                 return Ok(());
             }
             for _ in 0..self.to_read.len() {
@@ -202,7 +204,7 @@ impl Reactor {
             if self.is_tick_due(now, count) {
                 self.feed(now, Input::Tick);
             }
-            self.execute(now);
+            self.execute(now, WRITE_BYTES_PER_ITERATION);
         }
     }
 
@@ -404,7 +406,7 @@ impl Reactor {
         }
     }
 
-    /// Writes to a socket once. Returns the number of bytes.
+    /// Writes to a socket once. Returns the number of bytes that this counts as.
     fn write(&mut self, now: Instant, conn: ConnId) -> usize {
         let Some(peer) = self.peers.get_mut(conn.index as usize) else { return 0 };
         let unsent = self.machine.unsent(conn);
@@ -426,7 +428,7 @@ impl Reactor {
         }
         self.machine.handle(now, input).expect("a known connection");
         self.read_again(conn);
-        written
+        written.max(WRITE_BYTES_MIN)
     }
 
     /// Reads a peer again from where reading stopped, if the machine allows it.
@@ -452,9 +454,9 @@ impl Reactor {
         }
     }
 
-    fn execute(&mut self, now: Instant) {
+    /// Does what the machine asks for, until it has written `budget` bytes.
+    fn execute(&mut self, now: Instant, mut budget: usize) {
         self.is_write_left = !self.to_write.is_empty();
-        let mut budget = WRITE_BYTES_PER_ITERATION;
         while let Some(output) = self.machine.poll_output() {
             match output {
                 Output::Transmit { conn } => {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::driver::testing::{TemporaryFile, is_alone, take_descriptors};
-use crate::limits::UngreetedLimits;
+use crate::limits::{FrameLimits, UngreetedLimits};
+use crate::wire::native::{self, ClientFrame, Label, ServerFrame};
 use socket2::Socket;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -252,6 +253,45 @@ fn an_observer_may_stop_its_server() {
     let server = index.get_or_init(|| Server::start(options).unwrap());
     drop(greet(server));
     assert_eq!(server.wait(), ServerFailure::Stopped);
+}
+
+#[test]
+fn a_server_that_stops_tells_so_to_every_session() {
+    let server = start();
+    let hello = ClientFrame::Hello {
+        version_min: 1,
+        version_max: 1,
+        incarnation: 0,
+        session: 0,
+        token: [0; 16],
+        grace_ms: 0,
+        heartbeat_ms: 0,
+        heartbeats_missed_max: 3,
+        node: b"n",
+        auth: b"",
+    };
+    let mut greeting = native::MAGIC.to_vec();
+    native::encode_frame(&mut greeting, Label::default(), &hello).unwrap();
+    // More sessions than one iteration writes to.
+    let mut sessions: Vec<TcpStream> = (0..300).map(|_| dial(&server)).collect();
+    for session in &mut sessions {
+        session.write_all(&greeting).unwrap();
+    }
+    let frame = |session: &mut TcpStream| {
+        let header = read(session, native::HEADER_BYTES);
+        let body_bytes = u32::from_le_bytes(header[..4].try_into().unwrap());
+        let body = read(session, body_bytes as usize);
+        let kind = u16::from_le_bytes(header[4..6].try_into().unwrap());
+        ServerFrame::parse(kind, &body, &FrameLimits::default()).unwrap().map(|frame| format!("{frame:?}"))
+    };
+    for session in &mut sessions {
+        assert!(frame(session).is_some_and(|frame| frame.starts_with("Welcome")));
+    }
+    server.stop().unwrap();
+    for session in &mut sessions {
+        assert_eq!(frame(session).as_deref(), Some("SessionOver { why: ServerStopped }"));
+        assert!(at_end(session));
+    }
 }
 
 /// Returns the processor time of a server's thread: other tests may run in this process.
