@@ -431,7 +431,7 @@ fn blocking_pop_of_a_key_with_a_value_does_not_go_on_until_its_deadline() {
         // CANCEL_WAIT is answered first.
         acts.push(Got("01", &[]));
     }
-    acts.push(Got(ZEROS, &["1 QueueEmpty"]));
+    acts.push(Got(ZEROS, &["1 PopsInVain"]));
     check(POP, PIPELINED, pop, &acts);
 }
 
