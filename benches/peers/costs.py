@@ -320,6 +320,34 @@ def timeouts(server: Server) -> dict:
     return others_wait(server, work)
 
 
+def arrivals(server: Server) -> dict:
+    """400,000 arrivals at four barriers, all of which time out at about one instant, before the barriers do."""
+    client = C10d(server.port)
+    sessions = [Native(server.port, b"any") for _ in range(100)]
+    until = time.monotonic() + 12
+
+    def arrive(number: int, request: int, left_ms: int) -> bytes:
+        body = text(b"/b/%d" % (number % 4)) + struct.pack("<Q", 0) + text(b"%d/%d/%d" % (number, request, left_ms))
+        return Native.frame(0x0030, request, body + struct.pack("<QBI", left_ms, 0, 131_072))
+
+    first = Native(server.port, b"any")
+
+    def work() -> None:
+        first.send(b"".join(arrive(number, number + 1, 60_000) for number in range(4)))
+        for number, session in enumerate(sessions):
+            for start in range(1, 4001, 250):
+                # The server counts from where it reads: it has read the earlier ones.
+                client.add(b"/done", 1)
+                left_ms = int((until - time.monotonic()) * 1000)
+                session.send(b"".join(arrive(number, request, left_ms) for request in range(start, start + 250)))
+        for session in sessions:
+            for _ in range(4000):
+                kind, _ = session.frames()
+                assert kind == 0x8018, f"frame {kind:#x}"
+
+    return others_wait(server, work)
+
+
 def transaction(server: Server) -> dict:
     """A transaction that writes 8,000 keys, adds to one, and removes their prefix 8,000 times."""
     native = Native(server.port, b"any")
@@ -372,7 +400,7 @@ def nested_watches(server: Server) -> dict:
 
 
 ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, session_end, leases,
-        timeouts, transaction, long_queue, nested_watches]
+        timeouts, arrivals, transaction, long_queue, nested_watches]
 
 
 def main() -> int:

@@ -45,8 +45,14 @@ numbers! {
         };
 }
 
-/// Number of names that are compared with those of an earlier arrival in one unit of work.
+/// Number of names that are compared with those of an earlier arrival, or of members that are looked at, in one unit of work.
 const NAMES_COMPARED_PER_UNIT: usize = 8;
+/// Work of ending the wait of one arrival, beside that of its answer.
+const END_WORK: u64 = 3;
+/// Number of arrivals that one step ends; the end of a generation is one step, however many wait there.
+const ENDS_PER_STEP: usize = 4096;
+/// Work after which a step ends no further arrival.
+const STEP_WORK: u64 = ENDS_PER_STEP as u64 * END_WORK;
 
 /// All barriers of a server.
 #[derive(Debug)]
@@ -93,7 +99,8 @@ impl Barriers {
         }
     }
 
-    /// Handles one event, after everything that was due by `now`.
+    /// Handles one event, after what was due by `now`, as far as a step goes: [`Barriers::poll_timeout`] returns when the
+    /// rest is due. Whoever is not yet told of the end counts as waiting.
     ///
     /// # Errors
     /// The arrival or cancel is refused. The caller answers it with [`Refusal::fault`]; nothing has changed.
@@ -136,6 +143,23 @@ impl Barriers {
         self.arrivals.len()
     }
 
+    /// Returns whether arrivals of this owner wait. After [`Input::Ended`], the caller repeats the input until none does.
+    pub fn waits_for_owner(&self, owner: OwnerId) -> bool {
+        self.arrivals.of(owner).next().is_some()
+    }
+
+    /// Returns whether arrivals wait at barriers whose keys have this prefix. After [`Input::Fence`], the caller repeats the
+    /// input until none does.
+    pub fn waits_below(&self, prefix: &[u8]) -> bool {
+        self.below(prefix).next().is_some()
+    }
+
+    /// Returns the barriers where arrivals wait and whose keys have a prefix.
+    fn below(&self, prefix: &[u8]) -> impl Iterator<Item = BarrierId> {
+        let with_prefix = self.keys.range(prefix..).take_while(move |(key, _)| key.starts_with(prefix));
+        with_prefix.map(|(_, &id)| id).filter(|&id| self.barriers[id].members.waiting() > 0)
+    }
+
     /// Returns whether this request waits.
     pub fn waits(&self, arrival: ArrivalId) -> bool {
         self.arrivals.contains(arrival)
@@ -153,6 +177,9 @@ impl Barriers {
                 _ => Err(Refusal::UnknownGeneration { oldest: 0, next: 1 }),
             };
         };
+        if self.barriers[id].phase == Phase::Open && self.barriers[id].deadline <= now {
+            self.conclude_overdue(id);
+        }
         let is_as_before = self.barriers[id].awaits(&arrive.participants, &self.hasher);
         match self.barriers[id].find(arrive, is_as_before, &self.hasher)? {
             Found::Recorded(generation) => {
@@ -224,7 +251,7 @@ impl Barriers {
         if arrive.timeout.is_zero() && participants > 1 {
             let absent = match awaited {
                 Awaited::Count(_) => Names::default(),
-                Awaited::Listed => named(&members, &self.limits, |id, _| Some(id) != listed),
+                Awaited::Listed => named(&members, &self.limits, &mut self.work, |id, _| Some(id) != listed),
             };
             let generation = id.map_or(1, |id| self.barriers[id].over() + 1);
             let end = Arc::new(End::TimedOut { absent_count: participants - 1, absent });
@@ -347,8 +374,8 @@ impl Barriers {
     }
 
     /// Returns the timeout that names the missing participants, without `member`.
-    fn missed(&self, id: BarrierId, member: Option<MemberId>) -> Arc<End> {
-        let (absent_count, absent) = self.barriers[id].absent(Some(member), &self.limits);
+    fn missed(&mut self, id: BarrierId, member: Option<MemberId>) -> Arc<End> {
+        let (absent_count, absent) = self.barriers[id].absent(Some(member), &self.limits, &mut self.work);
         Arc::new(End::TimedOut { absent_count, absent })
     }
 
@@ -375,6 +402,7 @@ impl Barriers {
 
     fn withdraw(&mut self, arrival: ArrivalId) {
         let Some(Waiter { barrier: id, member }) = self.arrivals.remove(arrival) else { return };
+        self.work += END_WORK;
         self.set_until(id, member, None);
         let barrier = &mut self.barriers[id];
         if barrier.members.waiting() > 1 {
@@ -404,19 +432,18 @@ impl Barriers {
     }
 
     fn ended(&mut self, owner: OwnerId, node: Option<EndedNode<'_>>, why: Why) {
-        let mine: Vec<(ArrivalId, Waiter)> = self.arrivals.of(owner).collect();
-        for (arrival, Waiter { barrier: id, member }) in mine {
-            // The same barrier may have concluded under another of its arrivals.
-            if !self.waits(arrival) {
-                continue;
-            }
+        let work_max = self.work + STEP_WORK;
+        while self.work < work_max {
+            let next = self.arrivals.of(owner).next();
+            let Some((arrival, Waiter { barrier: id, member })) = next else { break };
             let barrier = &self.barriers[id];
             let is_counted = matches!(barrier.awaited, Awaited::Count(_));
-            if why == Why::Left && is_counted {
-                self.withdraw(arrival);
-            } else if let Some(member) = barrier.members.get(member) {
-                let end = Arc::new(End::Broken { participant: member.name.clone(), why });
-                self.conclude(id, PhaseEvent::Lost, end, Some(owner));
+            match barrier.members.get(member) {
+                Some(member) if why != Why::Left || !is_counted => {
+                    let end = Arc::new(End::Broken { participant: member.name.clone(), why });
+                    self.conclude(id, PhaseEvent::Lost, end, Some(owner));
+                }
+                _ => self.withdraw(arrival),
             }
         }
         let Some(EndedNode { name, could_arrive }) = node else { return };
@@ -434,22 +461,24 @@ impl Barriers {
     }
 
     fn fence(&mut self, prefix: &[u8], round: u64) {
-        let with_prefix = self.keys.range(prefix..).take_while(|(key, _)| key.starts_with(prefix));
-        let ids: Vec<BarrierId> = with_prefix.map(|(_, &id)| id).collect();
-        for id in ids {
-            let waiting = self.barriers[id].members.iter().filter_map(|(_, member)| member.arrival);
-            let waiting: Vec<ArrivalId> = waiting.collect();
-            self.work += waiting.len() as u64;
-            for arrival in waiting {
-                self.outputs.push_back(Output::Stale { arrival, round });
-                self.withdraw(arrival);
-            }
+        let waiting = self.below(prefix).flat_map(|id| self.barriers[id].members.iter());
+        let waiting = waiting.filter_map(|(_, member)| member.arrival).take(ENDS_PER_STEP);
+        for arrival in waiting.collect::<Vec<_>>() {
+            self.outputs.push_back(Output::Stale { arrival, round });
+            self.withdraw(arrival);
         }
+    }
+
+    /// Ends a generation whose deadline has passed.
+    fn conclude_overdue(&mut self, id: BarrierId) {
+        let (absent_count, absent) = self.barriers[id].absent(None, &self.limits, &mut self.work);
+        self.conclude(id, PhaseEvent::Expired, Arc::new(End::TimedOut { absent_count, absent }), None);
     }
 
     /// Ends a generation: answers all arrivals that wait, except those of an owner that has ended.
     fn conclude(&mut self, id: BarrierId, event: PhaseEvent, end: Arc<End>, ended_owner: Option<OwnerId>) {
         self.await_no_names(id);
+        self.work += u64::from(self.barriers[id].members.waiting()) * END_WORK;
         let Self { barriers, arrivals, early, outputs, hasher, .. } = self;
         let barrier = &mut barriers[id];
         barrier.step(event);

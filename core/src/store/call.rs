@@ -194,7 +194,7 @@ pub enum Outcome {
     Missing,
     /// The queue was empty.
     QueueEmpty,
-    /// A call with [`WaitMode::Wait`] was told again and again that the queue has an item, and found none.
+    /// A call with [`WaitMode::Wait`] found no item each time that its wait for one ended.
     PopsInVain,
 }
 

@@ -1,5 +1,6 @@
 //! One barrier: its open generation, its participants, and the ends of the last generations.
 
+use super::NAMES_COMPARED_PER_UNIT;
 use super::event::{Arrive, End, Names, Refusal};
 use super::members::{MemberId, Members};
 use super::phase::{Phase, PhaseEvent};
@@ -147,6 +148,7 @@ impl Barrier {
         &self,
         includes_caller: Option<Option<MemberId>>,
         limits: &BarrierLimits,
+        work: &mut u64,
     ) -> (u32, Names) {
         let mine = includes_caller.flatten();
         let asking = mine.and_then(|mine| self.members.get(mine));
@@ -154,7 +156,7 @@ impl Barrier {
         let own_slot_count = u32::from(includes_caller.is_some() && !is_waiting);
         let count = self.participants() - self.members.waiting() - own_slot_count;
         match self.awaited {
-            Awaited::Listed => (count, named(&self.members, limits, |id, _| Some(id) != mine)),
+            Awaited::Listed => (count, named(&self.members, limits, work, |id, _| Some(id) != mine)),
             Awaited::Count(_) => {
                 let over = self.over();
                 let was_there =
@@ -163,7 +165,7 @@ impl Barrier {
                 let is_away =
                     !is_waiting && asking.is_some_and(|mine| over > 0 && mine.last_seen_generation == over);
                 if were_released && count == self.members.away() - u32::from(is_away) {
-                    (count, named(&self.members, limits, was_there))
+                    (count, named(&self.members, limits, work, was_there))
                 } else {
                     (count, Names::default())
                 }
@@ -202,10 +204,11 @@ impl Barrier {
 }
 
 /// Returns the first names of members that do not wait and for which `is_meant` returns true, as far as the limits
-/// allow.
+/// allow. Adds the work of looking for them.
 pub(super) fn named(
     members: &Members,
     limits: &BarrierLimits,
+    work: &mut u64,
     is_meant: impl Fn(MemberId, u64) -> bool,
 ) -> Names {
     let mut bytes_left = limits.absent_named_bytes_max;
@@ -216,9 +219,13 @@ pub(super) fn named(
         }
         None => false,
     };
+    let mut looks: usize = 0;
     let absent = members
         .iter()
+        .inspect(|_| looks += 1)
         .filter(|(id, member)| member.arrival.is_none() && is_meant(*id, member.last_seen_generation));
     let names = absent.take(limits.absent_named_max).map(|(_, member)| &*member.name);
-    names.take_while(|name| is_within(name)).collect()
+    let names = names.take_while(|name| is_within(name)).collect();
+    *work += (looks / NAMES_COMPARED_PER_UNIT) as u64;
+    names
 }

@@ -1,12 +1,13 @@
 //! Deadlines: of a whole generation, and of arrivals with a shorter timeout than their generation.
 
-use super::{ArrivalId, BarrierId, Barriers, End, MemberId, Output, PhaseEvent, Waiter};
+use super::{ArrivalId, BarrierId, Barriers, ENDS_PER_STEP, End, MemberId, Output, STEP_WORK, Waiter};
 use crate::prelude::*;
 
 impl Barriers {
-    /// Handles everything that was due by `now`.
+    /// Handles what was due by `now`, as far as a step goes.
     pub(super) fn expire(&mut self, now: Instant) {
-        loop {
+        let work_max = self.work + STEP_WORK;
+        while self.work < work_max {
             let early = self.early.first().filter(|&(when, _)| when <= now);
             let due = self.deadlines.first().filter(|&(when, _)| when <= now);
             match (early, due) {
@@ -14,19 +15,17 @@ impl Barriers {
                     self.give_up(|until| until <= now && due.is_none_or(|(deadline, _)| until < deadline));
                 }
                 (_, Some((_, id))) => {
-                    let (absent_count, absent) = self.barriers[id].absent(None, &self.limits);
-                    let end = Arc::new(End::TimedOut { absent_count, absent });
-                    self.conclude(id, PhaseEvent::Expired, end, None);
+                    self.conclude_overdue(id);
                 }
                 _ => return,
             }
         }
     }
 
-    /// Ends the arrivals whose own deadline has passed. They get the names of the missing participants, and the others
+    /// Ends arrivals whose own deadline has passed, as many as a step may. They get the names of the missing participants, and the others
     /// continue to wait. All at one barrier get the same names, which are collected once.
     fn give_up(&mut self, is_due: impl Fn(Instant) -> bool) {
-        let due = self.early.iter().take_while(|&(until, _)| is_due(until));
+        let due = self.early.iter().take_while(|&(until, _)| is_due(until)).take(ENDS_PER_STEP);
         // All of them count as present for each other.
         let due: Vec<(Waiter, Option<ArrivalId>)> = due
             .map(|(_, waiter)| {

@@ -91,7 +91,7 @@ pub enum Input<'a> {
         /// Name of the client that cancels.
         by: &'a [u8],
     },
-    /// A session has ended. Its requests are not answered any more.
+    /// A session has ended. Its arrivals that still wait end, as many as a step goes: see [`super::Barriers::waits_for_owner`].
     Ended {
         /// Owner that has ended.
         owner: OwnerId,
@@ -100,7 +100,8 @@ pub enum Input<'a> {
         /// Reason for the end. [`Why::Left`] does not break a generation with a count.
         why: Why,
     },
-    /// A round has ended. The arrivals at barriers of its keys are taken back.
+    /// A round has ended. The arrivals at barriers of its keys are taken back, as many as a step goes: see
+    /// [`super::Barriers::waits_below`].
     Fence {
         /// Prefix of its keys.
         prefix: &'a [u8],

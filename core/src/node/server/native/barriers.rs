@@ -1,6 +1,7 @@
 //! Barrier requests of native clients, and their answers.
 
 use super::greeting::may;
+use super::jobs::Job;
 use super::store::fault_of;
 use super::{ANSWER_WORK, Native, RequestId, ServerContext, millis};
 use crate::barrier::service::{ArrivalId, Arrive, EndedNode, Input, Output, OwnerId, Refusal};
@@ -49,8 +50,19 @@ impl Native {
 
     /// Ends the waits at barriers whose keys belong to a round that has ended.
     pub(super) fn fence_barriers(&mut self, context: &mut ServerContext<'_>, prefix: &[u8], round: u64) {
+        self.begin(context, Job::FailArrivals(prefix.into(), round), None);
+    }
+
+    /// Does a step of [`Job::FailArrivals`]. Returns whether it was the last one.
+    pub(super) fn fail_arrivals(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        prefix: &[u8],
+        round: u64,
+    ) -> bool {
         // A fence is never refused.
         let _ = self.handle_barriers(context, Input::Fence { prefix, round });
+        !self.barriers.waits_below(prefix)
     }
 
     fn handle_barriers(&mut self, context: &mut ServerContext<'_>, input: Input<'_>) -> Result<(), Refusal> {
@@ -109,8 +121,23 @@ impl Native {
             token.as_ref().is_none_or(|token| may(token, incarnation, &request).is_ok())
         };
         let node = (others == 0).then_some(EndedNode { name: node, could_arrive: &could_arrive });
+        if !self.end_some_arrivals(context, session, node, why) {
+            self.begin(context, Job::EndArrivals { session, why }, None);
+        }
+    }
+
+    /// Ends arrivals of a session that has ended. Returns whether none is left.
+    pub(super) fn end_some_arrivals(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        session: SessionId,
+        node: Option<EndedNode<'_>>,
+        why: Why,
+    ) -> bool {
+        let owner = OwnerId(session.0);
         // The end of an owner is never refused.
-        let _ = self.handle_barriers(context, Input::Ended { owner: OwnerId(session.0), node, why });
+        let _ = self.handle_barriers(context, Input::Ended { owner, node, why });
+        !self.barriers.waits_for_owner(owner)
     }
 
     pub(super) fn tick_barriers(&mut self, context: &mut ServerContext<'_>) {

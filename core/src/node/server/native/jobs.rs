@@ -7,7 +7,7 @@ use crate::prelude::*;
 use crate::session::table::SessionId;
 use crate::store::engine::{LeasedKeys, Listing, PrefixScan, Removal, Stale};
 use crate::store::op::Keys;
-use crate::wire::native::ServerFrame;
+use crate::wire::native::{ServerFrame, Why};
 
 /// Leases, watches and waits that end in one step.
 const ENDS_PER_STEP: usize = 64;
@@ -26,6 +26,10 @@ pub(super) enum Job {
     FailWaits(PrefixScan, Stale),
     /// Ends the leases, watches and waits of a session that has ended. Values that changed after this revision stay.
     EndSession { session: SessionId, until: u64 },
+    /// Ends the arrivals of a session that has ended.
+    EndArrivals { session: SessionId, why: Why },
+    /// Fails the arrivals at barriers with this prefix, whose round has ended.
+    FailArrivals(Box<[u8]>, u64),
 }
 
 /// Job that is not done, and the request that it answers.
@@ -84,7 +88,7 @@ impl PendingJob {
     /// Returns the number of the session that it is for, or 0.
     pub(super) fn session(&self) -> u64 {
         match self.job {
-            Job::EndSession { session, .. } => session.0,
+            Job::EndSession { session, .. } | Job::EndArrivals { session, .. } => session.0,
             _ => self.request.map_or(0, |request| request.session.0),
         }
     }
@@ -181,6 +185,10 @@ impl Native {
                 }
                 return false;
             }
+            Job::EndArrivals { session, why } => {
+                return self.end_some_arrivals(context, *session, None, *why);
+            }
+            Job::FailArrivals(prefix, round) => return self.fail_arrivals(context, prefix, *round),
         }
         true
     }
@@ -207,8 +215,8 @@ impl Job {
         let scan = 2 * key_bytes_max + WAIT_COST_BYTES;
         match self {
             Self::List(_) => scan + LIST_BYTES_MAX as u64,
-            Self::Remove(_) | Self::FailWaits(..) => scan,
-            Self::RemoveLeased(_) | Self::EndSession { .. } => WAIT_COST_BYTES,
+            Self::Remove(_) | Self::FailWaits(..) | Self::FailArrivals(..) => scan,
+            Self::RemoveLeased(_) | Self::EndSession { .. } | Self::EndArrivals { .. } => WAIT_COST_BYTES,
         }
     }
 }
