@@ -74,6 +74,12 @@ pub struct Barriers {
     stored_bytes: u64,
     released: Arc<End>,
     outputs: VecDeque<Output>,
+    /// Open generations that a participant has left for good.
+    broken: VecDeque<BarrierId>,
+    /// When the last step of what is due was done.
+    stepped_at: Instant,
+    /// Work that is left in that step.
+    step_work_left: u64,
     /// Work since it was last taken.
     work: u64,
 }
@@ -95,17 +101,23 @@ impl Barriers {
             stored_bytes: 0,
             released: Arc::new(End::Released),
             outputs: VecDeque::new(),
+            broken: VecDeque::new(),
+            stepped_at: Instant::ORIGIN,
+            step_work_left: STEP_WORK,
             work: 0,
         }
     }
 
-    /// Handles one event, after what was due by `now`, as far as a step goes: [`Barriers::poll_timeout`] returns when the
-    /// rest is due. Whoever is not yet told of the end counts as waiting.
+    /// Handles one event, after a step of what was due by `now`, unless one was done at that instant:
+    /// [`Barriers::poll_timeout`] returns when the rest is due. An arrival that has not ended yet counts as waiting.
     ///
     /// # Errors
     /// The arrival or cancel is refused. The caller answers it with [`Refusal::fault`]; nothing has changed.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), Refusal> {
-        self.expire(now);
+        if self.stepped_at != now || matches!(input, Input::Tick) {
+            (self.stepped_at, self.step_work_left) = (now, STEP_WORK);
+            self.end_due(now);
+        }
         match input {
             Input::Arrive(arrive) => return self.arrive(now, &arrive),
             Input::Withdraw { arrival } => self.withdraw(arrival),
@@ -134,6 +146,9 @@ impl Barriers {
 
     /// Returns when [`Input::Tick`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
+        if !self.broken.is_empty() {
+            return Some(self.stepped_at);
+        }
         let early = self.early.first().map(|(when, _)| when);
         self.deadlines.first().map(|(when, _)| when).into_iter().chain(early).min()
     }
@@ -143,9 +158,9 @@ impl Barriers {
         self.arrivals.len()
     }
 
-    /// Returns whether arrivals of this owner wait. After [`Input::Ended`], the caller repeats the input until none does.
-    pub fn waits_for_owner(&self, owner: OwnerId) -> bool {
-        self.arrivals.of(owner).next().is_some()
+    /// Returns whether arrivals wait at the barrier with this key.
+    pub fn is_open(&self, key: &[u8]) -> bool {
+        self.keys.get(key).is_some_and(|&id| self.barriers[id].phase == Phase::Open)
     }
 
     /// Returns whether arrivals wait at barriers whose keys have this prefix. After [`Input::Fence`], the caller repeats the
@@ -170,6 +185,12 @@ impl Barriers {
             self.work += (names.len() / NAMES_COMPARED_PER_UNIT) as u64;
         }
         self.check(arrive)?;
+        if let Some(&id) = self.keys.get(arrive.key)
+            && self.barriers[id].phase == Phase::Open
+            && (self.barriers[id].broken_by.is_some() || self.barriers[id].deadline <= now)
+        {
+            self.conclude_due(id);
+        }
         let id = self.keys.get(arrive.key).copied();
         let Some(id) = id else {
             return match arrive.generation {
@@ -177,9 +198,6 @@ impl Barriers {
                 _ => Err(Refusal::UnknownGeneration { oldest: 0, next: 1 }),
             };
         };
-        if self.barriers[id].phase == Phase::Open && self.barriers[id].deadline <= now {
-            self.conclude_overdue(id);
-        }
         let is_as_before = self.barriers[id].awaits(&arrive.participants, &self.hasher);
         match self.barriers[id].find(arrive, is_as_before, &self.hasher)? {
             Found::Recorded(generation) => {
@@ -414,6 +432,7 @@ impl Barriers {
         self.await_no_names(id);
         let barrier = &mut self.barriers[id];
         barrier.members.withdraw(member);
+        barrier.broken_by = None;
         barrier.step(PhaseEvent::Emptied);
         self.mark_idle(id);
         if self.barriers[id].ends.is_empty() {
@@ -432,45 +451,83 @@ impl Barriers {
     }
 
     fn ended(&mut self, owner: OwnerId, node: Option<EndedNode<'_>>, why: Why) {
-        let work_max = self.work + STEP_WORK;
-        while self.work < work_max {
-            let next = self.arrivals.of(owner).next();
-            let Some((arrival, Waiter { barrier: id, member })) = next else { break };
+        let mine: Vec<(ArrivalId, Waiter)> = self.arrivals.of(owner).collect();
+        for (arrival, Waiter { barrier: id, member }) in mine {
             let barrier = &self.barriers[id];
             let is_counted = matches!(barrier.awaited, Awaited::Count(_));
             match barrier.members.get(member) {
                 Some(member) if why != Why::Left || !is_counted => {
-                    let end = Arc::new(End::Broken { participant: member.name.clone(), why });
-                    self.conclude(id, PhaseEvent::Lost, end, Some(owner));
+                    let name = member.name.clone();
+                    self.break_later(id, &name, why, Some(owner));
                 }
                 _ => self.withdraw(arrival),
             }
         }
-        let Some(EndedNode { name, could_arrive }) = node else { return };
-        let awaits = |&id: &BarrierId| {
-            let barrier = &self.barriers[id];
-            // Another name may have the same hash.
-            could_arrive(&barrier.key) && barrier.members.find(name, &self.hasher).is_some()
-        };
-        let same_hash = self.awaited_names.of(self.hasher.of(name)).map(|(_, id)| id);
-        let awaiting: Vec<BarrierId> = same_hash.filter(awaits).collect();
-        for id in awaiting {
-            let end = Arc::new(End::Broken { participant: name.into(), why });
-            self.conclude(id, PhaseEvent::Lost, end, None);
+        if let Some(EndedNode { name, could_arrive }) = node {
+            let awaits = |&id: &BarrierId| {
+                let barrier = &self.barriers[id];
+                // Another name may have the same hash.
+                could_arrive(&barrier.key) && barrier.members.find(name, &self.hasher).is_some()
+            };
+            let same_hash = self.awaited_names.of(self.hasher.of(name)).map(|(_, id)| id);
+            let awaiting: Vec<BarrierId> = same_hash.filter(awaits).collect();
+            awaiting.into_iter().for_each(|id| self.break_later(id, name, why, None));
         }
+        self.break_some();
+    }
+
+    /// Notes that a participant of an open generation can no longer arrive.
+    #[inline(never)]
+    fn break_later(&mut self, id: BarrierId, participant: &[u8], why: Why, ended_owner: Option<OwnerId>) {
+        self.work += 1;
+        let barrier = &mut self.barriers[id];
+        if barrier.broken_by.is_none() {
+            let end = Arc::new(End::Broken { participant: participant.into(), why });
+            barrier.broken_by = Some((end, ended_owner));
+            self.broken.push_back(id);
+        }
+    }
+
+    /// Ends generations that are broken, as many as the step allows.
+    fn break_some(&mut self) {
+        while self.step_work_left > 0
+            && let Some(id) = self.broken.pop_front()
+        {
+            // It may have ended since, or its barrier may be another one now.
+            if self.barriers.get(id).is_some_and(|barrier| barrier.broken_by.is_some()) {
+                self.conclude_in_step(id);
+            }
+        }
+    }
+
+    fn conclude_in_step(&mut self, id: BarrierId) {
+        let before = self.work;
+        self.conclude_due(id);
+        self.step_work_left = self.step_work_left.saturating_sub(self.work - before);
     }
 
     fn fence(&mut self, prefix: &[u8], round: u64) {
-        let waiting = self.below(prefix).flat_map(|id| self.barriers[id].members.iter());
-        let waiting = waiting.filter_map(|(_, member)| member.arrival).take(ENDS_PER_STEP);
-        for arrival in waiting.collect::<Vec<_>>() {
-            self.outputs.push_back(Output::Stale { arrival, round });
-            self.withdraw(arrival);
+        let work_max = self.work + STEP_WORK;
+        for id in self.below(prefix).take(ENDS_PER_STEP).collect::<Vec<_>>() {
+            let members = &self.barriers[id].members;
+            self.work += (members.len() / NAMES_COMPARED_PER_UNIT) as u64;
+            let waiting = members.iter().filter_map(|(_, member)| member.arrival).take(ENDS_PER_STEP);
+            for arrival in waiting.collect::<Vec<_>>() {
+                self.outputs.push_back(Output::Stale { arrival, round });
+                self.withdraw(arrival);
+            }
+            if self.work >= work_max {
+                return;
+            }
         }
     }
 
-    /// Ends a generation whose deadline has passed.
-    fn conclude_overdue(&mut self, id: BarrierId) {
+    /// Ends a generation that is broken, or whose deadline has passed.
+    #[inline(never)]
+    fn conclude_due(&mut self, id: BarrierId) {
+        if let Some((end, ended_owner)) = self.barriers[id].broken_by.take() {
+            return self.conclude(id, PhaseEvent::Lost, end, ended_owner);
+        }
         let (absent_count, absent) = self.barriers[id].absent(None, &self.limits, &mut self.work);
         self.conclude(id, PhaseEvent::Expired, Arc::new(End::TimedOut { absent_count, absent }), None);
     }
@@ -478,8 +535,10 @@ impl Barriers {
     /// Ends a generation: answers all arrivals that wait, except those of an owner that has ended.
     fn conclude(&mut self, id: BarrierId, event: PhaseEvent, end: Arc<End>, ended_owner: Option<OwnerId>) {
         self.await_no_names(id);
-        self.work += u64::from(self.barriers[id].members.waiting()) * END_WORK;
-        let Self { barriers, arrivals, early, outputs, hasher, .. } = self;
+        let members = &self.barriers[id].members;
+        self.work +=
+            u64::from(members.waiting()) * END_WORK + (members.len() / NAMES_COMPARED_PER_UNIT) as u64;
+        let Self { barriers, arrivals, early, outputs, hasher, work, .. } = self;
         let barrier = &mut barriers[id];
         barrier.step(event);
         let generation = barrier.generation;
@@ -502,9 +561,12 @@ impl Barriers {
             }
         });
         if barrier.awaited != Awaited::Listed {
+            let before = barrier.members.len();
             barrier.members.retain(hasher, |_, member| member.last_seen_generation == generation);
+            *work += (before - barrier.members.len()) as u64 * END_WORK;
         }
         barrier.was_theirs = true;
+        barrier.broken_by = None;
         barrier.record(end, self.limits.ends_kept_max);
         self.mark_idle(id);
         self.charge(id);

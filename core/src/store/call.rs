@@ -194,12 +194,7 @@ pub enum Outcome {
     Missing,
     /// The queue was empty.
     QueueEmpty,
-    /// A call with [`WaitMode::Wait`] found no item each time that its wait for one ended.
-    PopsInVain,
 }
-
-const POPS_IN_VAIN: &str =
-    "1,000 attempts found no item; the key also has a value, or other clients take the items";
 
 impl Outcome {
     /// Returns the failure that the outcome means to a caller that requires a result; `None` if it is a success.
@@ -207,7 +202,6 @@ impl Outcome {
         let (kind, cause, effect) = match self {
             Self::Missing => (ErrorKind::TimedOut, Cause::NotReleased, operation.effect_when_given_up()),
             Self::QueueEmpty => (ErrorKind::QueueEmpty, Cause::Unknown, Effect::None),
-            Self::PopsInVain => (ErrorKind::QueueEmpty, Cause::State(POPS_IN_VAIN), Effect::None),
             _ => return None,
         };
         Some(Failure { effect, ..Failure::new(kind, Phase::Waiting, cause) })

@@ -594,8 +594,8 @@ impl<const PENDING: usize> ClientConn<PENDING> {
         }
         if reply == Reply::NothingQueued {
             entry.vain_pops += 1;
-            if entry.vain_pops > VAIN_POPS_MAX {
-                next = Some(After::Done(Outcome::PopsInVain));
+            if entry.vain_pops >= VAIN_POPS_MAX {
+                next = Some(After::Done(Outcome::QueueEmpty));
             }
         }
         match next {

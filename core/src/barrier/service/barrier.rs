@@ -1,7 +1,7 @@
 //! One barrier: its open generation, its participants, and the ends of the last generations.
 
 use super::NAMES_COMPARED_PER_UNIT;
-use super::event::{Arrive, End, Names, Refusal};
+use super::event::{Arrive, End, Names, OwnerId, Refusal};
 use super::members::{MemberId, Members};
 use super::phase::{Phase, PhaseEvent};
 use crate::key_hash::KeyHash;
@@ -32,6 +32,8 @@ pub(super) struct Barrier {
     /// Ends of the last generations, the latest at the back.
     pub(super) ends: VecDeque<Arc<End>>,
     pub(super) end_bytes: usize,
+    /// The end of the open generation, if a participant can no longer arrive, and the owner that has ended with it.
+    pub(super) broken_by: Option<(Arc<End>, Option<OwnerId>)>,
     /// Its key among the idle barriers.
     pub(super) idle_since: u64,
     /// Bytes that are counted for it.
@@ -70,6 +72,7 @@ impl Barrier {
             was_theirs: false,
             ends: VecDeque::new(),
             end_bytes: 0,
+            broken_by: None,
             idle_since: 0,
             charged: 0,
         }

@@ -1,45 +1,48 @@
 //! Deadlines: of a whole generation, and of arrivals with a shorter timeout than their generation.
 
-use super::{ArrivalId, BarrierId, Barriers, ENDS_PER_STEP, End, MemberId, Output, STEP_WORK, Waiter};
+use super::{ArrivalId, BarrierId, Barriers, ENDS_PER_STEP, End, MemberId, Output, Waiter};
 use crate::prelude::*;
 
 impl Barriers {
-    /// Handles what was due by `now`, as far as a step goes.
-    pub(super) fn expire(&mut self, now: Instant) {
-        let work_max = self.work + STEP_WORK;
-        while self.work < work_max {
+    /// Does a step of what is due: generations that are broken, and deadlines until `now`.
+    pub(super) fn end_due(&mut self, now: Instant) {
+        self.break_some();
+        while self.step_work_left > 0 {
             let early = self.early.first().filter(|&(when, _)| when <= now);
             let due = self.deadlines.first().filter(|&(when, _)| when <= now);
             match (early, due) {
                 (Some((when, _)), due) if due.is_none_or(|(deadline, _)| when < deadline) => {
-                    self.give_up(|until| until <= now && due.is_none_or(|(deadline, _)| until < deadline));
+                    let is_due = |until| until <= now && due.is_none_or(|(deadline, _)| until < deadline);
+                    let before = self.work;
+                    self.give_up(is_due);
+                    self.step_work_left = self.step_work_left.saturating_sub(self.work - before);
                 }
-                (_, Some((_, id))) => {
-                    self.conclude_overdue(id);
-                }
+                (_, Some((_, id))) => self.conclude_in_step(id),
                 _ => return,
             }
         }
     }
 
-    /// Ends arrivals whose own deadline has passed, as many as a step may. They get the names of the missing participants, and the others
-    /// continue to wait. All at one barrier get the same names, which are collected once.
+    /// Ends arrivals at one barrier whose own deadline has passed, as many as a step may. They get the names of the missing
+    /// participants, which are collected once, and the others continue to wait.
     fn give_up(&mut self, is_due: impl Fn(Instant) -> bool) {
-        let due = self.early.iter().take_while(|&(until, _)| is_due(until)).take(ENDS_PER_STEP);
+        let Some((_, Waiter { barrier: id, .. })) = self.early.first() else { return };
+        let due = self.early.iter().take_while(|&(until, waiter)| is_due(until) && waiter.barrier == id);
         // All of them count as present for each other.
-        let due: Vec<(Waiter, Option<ArrivalId>)> = due
-            .map(|(_, waiter)| {
-                let waiting_member = self.barriers[waiter.barrier].members.get(waiter.member);
-                (waiter, waiting_member.and_then(|waiting_member| waiting_member.arrival))
+        let due: Vec<(MemberId, Option<ArrivalId>)> = due
+            .take(ENDS_PER_STEP)
+            .map(|(_, Waiter { member, .. })| {
+                let waiting_member = self.barriers[id].members.get(member);
+                (member, waiting_member.and_then(|waiting_member| waiting_member.arrival))
             })
             .collect();
-        let mut notified: Option<(BarrierId, Arc<End>)> = None;
-        for &(Waiter { barrier: id, member }, arrival) in &due {
+        let mut missing: Option<Arc<End>> = None;
+        for &(member, arrival) in &due {
             if let Some(arrival) = arrival {
-                let known = notified.take().filter(|&(barrier, _)| barrier == id);
-                let (_, end) = notified.insert(known.unwrap_or_else(|| (id, self.missed(id, Some(member)))));
-                let (generation, end) = (self.barriers[id].over() + 1, Arc::clone(end));
-                self.outputs.push_back(Output::Over { arrival, generation, end });
+                let end = missing.take().unwrap_or_else(|| self.missed(id, Some(member)));
+                let generation = self.barriers[id].over() + 1;
+                self.outputs.push_back(Output::Over { arrival, generation, end: Arc::clone(&end) });
+                missing = Some(end);
             }
             self.set_until(id, member, None);
         }

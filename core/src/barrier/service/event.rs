@@ -91,7 +91,7 @@ pub enum Input<'a> {
         /// Name of the client that cancels.
         by: &'a [u8],
     },
-    /// A session has ended. Its arrivals that still wait end, as many as a step goes: see [`super::Barriers::waits_for_owner`].
+    /// A session has ended. Its requests are not answered any more.
     Ended {
         /// Owner that has ended.
         owner: OwnerId,

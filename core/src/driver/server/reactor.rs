@@ -44,7 +44,8 @@ const READ_BYTES_PER_STEP: usize = 4 * READ_BUFFER_BYTES;
 /// Number of bytes after which an iteration writes no more, counted apart for sockets that accept bytes again and for
 /// what the machine has to send.
 const WRITE_BYTES_PER_ITERATION: usize = 1024 * 1024;
-/// Number of bytes that each write counts as at least: many short writes must not make an iteration long either.
+/// Number of bytes that a write counts as at least if more of the answer follows. Long answers may begin with short writes,
+/// and many of these must not make an iteration long either.
 const WRITE_BYTES_MIN: usize = 8 * 1024;
 /// Pause before accepting is tried again after an error that does not concern a single connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -428,7 +429,7 @@ impl Reactor {
         }
         self.machine.handle(now, input).expect("a known connection");
         self.read_again(conn);
-        written.max(WRITE_BYTES_MIN)
+        if self.machine.unsent(conn).is_empty() { written } else { written.max(WRITE_BYTES_MIN) }
     }
 
     /// Reads a peer again from where reading stopped, if the machine allows it.

@@ -593,6 +593,61 @@ fn what_is_due_at_one_instant_ends_in_steps_and_no_overdue_barrier_completes() {
 }
 
 #[test]
+fn barriers_that_a_death_breaks_end_in_steps_and_are_released_no_more() {
+    const MANY: u64 = 3 * ENDS_PER_STEP as u64;
+    let mut barriers = Barriers::new(BarrierLimits::default(), 1);
+    let arrive = |barriers: &mut Barriers, owner, number: u64, name: &str| {
+        let names = [&b"dies"[..], b"lives"];
+        let arrive = Arrive {
+            arrival: ArrivalId { owner: OwnerId(owner), request: number + 1 },
+            key: &number.to_le_bytes(),
+            generation: 0,
+            name: name.as_bytes(),
+            timeout: secs(60),
+            participants: Participants::Names(Keys::scoped(b"", &names)),
+        };
+        barriers.handle(Instant::from_millis(1), Input::Arrive(arrive)).expect("accepted");
+    };
+    for number in 0..MANY {
+        arrive(&mut barriers, 1, number, "lives");
+    }
+    let node = Some(EndedNode { name: b"dies", could_arrive: &|_| true });
+    let ended = Input::Ended { owner: OwnerId(2), node, why: Why::Heartbeat };
+    barriers.handle(Instant::from_millis(2), ended).expect("never refused");
+    assert!(barriers.waiting() > ENDS_PER_STEP, "{} wait after the first step", barriers.waiting());
+    assert!(barriers.poll_timeout() <= Some(Instant::from_millis(2)), "the next step is due");
+    // A new session of the node comes too late for the last barrier, though that has not ended yet.
+    arrive(&mut barriers, 3, MANY - 1, "dies");
+    while barriers.poll_timeout().is_some_and(|due| due <= Instant::from_millis(2)) {
+        barriers.handle(Instant::from_millis(2), Input::Tick).expect("a tick");
+    }
+    let mut ends = 0;
+    while let Some(output) = barriers.poll_output() {
+        let Output::Over { end, .. } = output else { panic!("{output:?}") };
+        assert!(matches!(&*end, End::Broken { .. }), "{end}");
+        ends += 1;
+    }
+    assert_eq!((ends, barriers.waiting()), (MANY + 1, 0));
+}
+
+#[test]
+fn the_names_of_a_list_have_a_length_together() {
+    let names: Vec<String> = (0..17_000).map(|number| format!("{number:01024}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+    let mut world = World::new(count(1));
+    let refused = |world: &mut World, listed: &[&[u8]]| {
+        let participants = Participants::Names(Keys::scoped(b"", listed));
+        let arrival = ArrivalId { owner: OwnerId(1), request: 1 };
+        let name = listed[0];
+        let arrive = Arrive { arrival, key: KEY, generation: 0, name, timeout: secs(60), participants };
+        world.barriers.handle(Instant::from_millis(1), Input::Arrive(arrive))
+    };
+    let limit = 16 << 20;
+    assert_eq!(refused(&mut world, &names), Err(Refusal::TooMany { what: "bytes of names", limit }));
+    assert_eq!(refused(&mut world, &names[..16 << 10]), Ok(()));
+}
+
+#[test]
 fn looks_at_the_names_of_a_list_are_work() {
     let names: Vec<String> = (0..800).map(|number| format!("n{number}")).collect();
     let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
@@ -617,7 +672,7 @@ fn looks_at_the_names_of_a_list_are_work() {
         world.give(Input::Fence { prefix: b"", round: 1 });
     });
     assert_eq!((first, further), (100 + 800 + 800, 100));
-    // Each arrival that ends counts as well, and looking for 256 names of those that are missing.
+    // Each arrival that ends counts as well, a look at each member, and looking for 256 names of those that are missing.
     let ends = [2 * END_WORK, END_WORK + 257 / 8, END_WORK];
-    assert_eq!([cancelled, expired, fenced], ends.map(|ends| 800 + ends));
+    assert_eq!([cancelled, expired, fenced], ends.map(|ends| 100 + 800 + ends));
 }

@@ -19,6 +19,8 @@ impl Native {
         frame: &ClientFrame<'_>,
     ) {
         let arrival = arrival(request);
+        let key = if let ClientFrame::Barrier { key, .. } = *frame { key.name() } else { &[] };
+        let stale = context.engine.fence_of(key);
         let input = match *frame {
             ClientFrame::Barrier { key, generation, name, timeout_ms, participants } => {
                 Input::Arrive(Arrive {
@@ -35,14 +37,13 @@ impl Native {
             }
             _ => return,
         };
-        let refused = self.handle_barriers(context, input);
-        if let Err(refusal) = refused {
+        // The results at a round that has ended can be asked for, but no arrival waits there any more, or is the last one.
+        let is_over = stale.is_some() && self.barriers.is_open(key);
+        if !is_over && let Err(refusal) = self.handle_barriers(context, input) {
             return self.fail(context, request, refusal.fault());
         }
-        // The results at a round that has ended can be asked for, but no arrival waits there any more.
-        if let ClientFrame::Barrier { key, .. } = *frame
-            && let Some(stale) = context.engine.fence_of(key.name())
-            && self.cancel_arrival(context, request)
+        if let Some(stale) = stale
+            && (is_over || self.cancel_arrival(context, request))
         {
             self.fail(context, request, fault_of(&ApplyError::Stale(stale)));
         }
@@ -50,7 +51,8 @@ impl Native {
 
     /// Ends the waits at barriers whose keys belong to a round that has ended.
     pub(super) fn fence_barriers(&mut self, context: &mut ServerContext<'_>, prefix: &[u8], round: u64) {
-        self.begin(context, Job::FailArrivals(prefix.into(), round), None);
+        let job = Job::FailArrivals(prefix.into(), round);
+        if context.is_budget_spent() { self.queue(job) } else { self.begin(context, job, None) }
     }
 
     /// Does a step of [`Job::FailArrivals`]. Returns whether it was the last one.
@@ -121,23 +123,8 @@ impl Native {
             token.as_ref().is_none_or(|token| may(token, incarnation, &request).is_ok())
         };
         let node = (others == 0).then_some(EndedNode { name: node, could_arrive: &could_arrive });
-        if !self.end_some_arrivals(context, session, node, why) {
-            self.begin(context, Job::EndArrivals { session, why }, None);
-        }
-    }
-
-    /// Ends arrivals of a session that has ended. Returns whether none is left.
-    pub(super) fn end_some_arrivals(
-        &mut self,
-        context: &mut ServerContext<'_>,
-        session: SessionId,
-        node: Option<EndedNode<'_>>,
-        why: Why,
-    ) -> bool {
-        let owner = OwnerId(session.0);
         // The end of an owner is never refused.
-        let _ = self.handle_barriers(context, Input::Ended { owner, node, why });
-        !self.barriers.waits_for_owner(owner)
+        let _ = self.handle_barriers(context, Input::Ended { owner: OwnerId(session.0), node, why });
     }
 
     pub(super) fn tick_barriers(&mut self, context: &mut ServerContext<'_>) {

@@ -7,7 +7,7 @@ use crate::prelude::*;
 use crate::session::table::SessionId;
 use crate::store::engine::{LeasedKeys, Listing, PrefixScan, Removal, Stale};
 use crate::store::op::Keys;
-use crate::wire::native::{ServerFrame, Why};
+use crate::wire::native::ServerFrame;
 
 /// Leases, watches and waits that end in one step.
 const ENDS_PER_STEP: usize = 64;
@@ -26,8 +26,6 @@ pub(super) enum Job {
     FailWaits(PrefixScan, Stale),
     /// Ends the leases, watches and waits of a session that has ended. Values that changed after this revision stay.
     EndSession { session: SessionId, until: u64 },
-    /// Ends the arrivals of a session that has ended.
-    EndArrivals { session: SessionId, why: Why },
     /// Fails the arrivals at barriers with this prefix, whose round has ended.
     FailArrivals(Box<[u8]>, u64),
 }
@@ -88,7 +86,7 @@ impl PendingJob {
     /// Returns the number of the session that it is for, or 0.
     pub(super) fn session(&self) -> u64 {
         match self.job {
-            Job::EndSession { session, .. } | Job::EndArrivals { session, .. } => session.0,
+            Job::EndSession { session, .. } => session.0,
             _ => self.request.map_or(0, |request| request.session.0),
         }
     }
@@ -110,6 +108,11 @@ impl Native {
                 return self.jobs.push(pending);
             }
         }
+    }
+
+    /// Leaves a job of the server to later turns.
+    pub(super) fn queue(&mut self, job: Job) {
+        self.jobs.push(PendingJob { job, request: None, charge: 0 });
     }
 
     /// Continues the jobs, one step of each after the other.
@@ -185,9 +188,6 @@ impl Native {
                 }
                 return false;
             }
-            Job::EndArrivals { session, why } => {
-                return self.end_some_arrivals(context, *session, None, *why);
-            }
             Job::FailArrivals(prefix, round) => return self.fail_arrivals(context, prefix, *round),
         }
         true
@@ -216,7 +216,7 @@ impl Job {
         match self {
             Self::List(_) => scan + LIST_BYTES_MAX as u64,
             Self::Remove(_) | Self::FailWaits(..) | Self::FailArrivals(..) => scan,
-            Self::RemoveLeased(_) | Self::EndSession { .. } | Self::EndArrivals { .. } => WAIT_COST_BYTES,
+            Self::RemoveLeased(_) | Self::EndSession { .. } => WAIT_COST_BYTES,
         }
     }
 }
