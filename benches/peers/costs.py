@@ -321,25 +321,24 @@ def timeouts(server: Server) -> dict:
 
 
 def arrivals(server: Server) -> dict:
-    """400,000 arrivals at four barriers, all of which time out at about one instant, before the barriers do."""
-    client = C10d(server.port)
-    sessions = [Native(server.port, b"any") for _ in range(100)]
-    until = time.monotonic() + 12
+    """A million arrivals at eight barriers, all of which time out at about one instant, before the barriers do."""
+    client, first = C10d(server.port), Native(server.port, b"any")
+    sessions = [Native(server.port, b"any") for _ in range(250)]
+    until = time.monotonic() + 20
 
-    def arrive(number: int, request: int, left_ms: int) -> bytes:
-        body = text(b"/b/%d" % (number % 4)) + struct.pack("<Q", 0) + text(b"%d/%d/%d" % (number, request, left_ms))
-        return Native.frame(0x0030, request, body + struct.pack("<QBI", left_ms, 0, 131_072))
-
-    first = Native(server.port, b"any")
+    def arrive(barrier: int, name: bytes, request: int, left_ms: int) -> bytes:
+        body = text(b"/b/%d" % barrier) + struct.pack("<Q", 0) + text(name) + struct.pack("<QBI", left_ms, 0, 131_072)
+        return Native.frame(0x0030, request, body)
 
     def work() -> None:
-        first.send(b"".join(arrive(number, number + 1, 60_000) for number in range(4)))
+        first.send(b"".join(arrive(barrier, b"first", barrier + 1, 60_000) for barrier in range(8)))
         for number, session in enumerate(sessions):
             for start in range(1, 4001, 250):
-                # The server counts from where it reads: it has read the earlier ones.
+                # A timeout begins when the server reads the request, so it has to have read the earlier ones.
                 client.add(b"/done", 1)
                 left_ms = int((until - time.monotonic()) * 1000)
-                session.send(b"".join(arrive(number, request, left_ms) for request in range(start, start + 250)))
+                session.send(b"".join(arrive(number % 8, b"%d/%d" % (number, request), request, left_ms)
+                                      for request in range(start, start + 250)))
         for session in sessions:
             for _ in range(4000):
                 kind, _ = session.frames()

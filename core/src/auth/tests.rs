@@ -1,22 +1,14 @@
 use super::*;
-use crate::session::client::Identity;
+use crate::wire::native::plain_hello;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-fn hello(session: u64) -> ClientFrame<'static> {
-    let Identity { incarnation, token, .. } = Identity::default();
-    ClientFrame::Hello {
-        version_min: 1,
-        version_max: 1,
-        incarnation,
-        session,
-        token,
-        grace_ms: 0,
-        heartbeat_ms: 0,
-        heartbeats_missed_max: 0,
-        node: b"node",
-        auth: b"",
+fn hello(number: u64) -> ClientFrame<'static> {
+    let mut hello = plain_hello(b"node");
+    if let ClientFrame::Hello { session, .. } = &mut hello {
+        *session = number;
     }
+    hello
 }
 
 #[test]

@@ -45,8 +45,8 @@ numbers! {
         };
 }
 
-/// Number of names that are compared with those of an earlier arrival, or of members that are looked at, in one unit of work.
-const NAMES_COMPARED_PER_UNIT: usize = 8;
+/// Number of members that are looked at, or of their names that are compared, in one unit of work.
+const LOOKS_PER_UNIT: usize = 8;
 /// Work of ending the wait of one arrival, beside that of its answer.
 const END_WORK: u64 = 3;
 /// Number of arrivals that one step ends; the end of a generation is one step, however many wait there.
@@ -74,14 +74,15 @@ pub struct Barriers {
     stored_bytes: u64,
     released: Arc<End>,
     outputs: VecDeque<Output>,
-    /// Open generations that a participant has left for good.
+    /// Barriers whose open generation has a pending end.
     broken: VecDeque<BarrierId>,
     /// When the last step of what is due was done.
     stepped_at: Instant,
     /// Work that is left in that step.
     step_work_left: u64,
-    /// Work since it was last taken.
+    /// Work since it was last taken, and the part of it that ended the waits of others.
     work: u64,
+    work_for_others: u64,
 }
 
 impl Barriers {
@@ -105,6 +106,7 @@ impl Barriers {
             stepped_at: Instant::ORIGIN,
             step_work_left: STEP_WORK,
             work: 0,
+            work_for_others: 0,
         }
     }
 
@@ -142,6 +144,12 @@ impl Barriers {
     /// Returns the work since it was last taken. One unit is about the time to hash a name of a list.
     pub fn take_work(&mut self) -> u64 {
         core::mem::take(&mut self.work)
+    }
+
+    /// Returns the part of that which ended generations: it is not the work of the client that arrived last. To be taken with
+    /// [`Barriers::take_work`].
+    pub fn take_work_for_others(&mut self) -> u64 {
+        core::mem::take(&mut self.work_for_others)
     }
 
     /// Returns when [`Input::Tick`] is due.
@@ -182,12 +190,13 @@ impl Barriers {
 
     fn arrive(&mut self, now: Instant, arrive: &Arrive<'_>) -> Result<(), Refusal> {
         if let Participants::Names(names) = arrive.participants {
-            self.work += (names.len() / NAMES_COMPARED_PER_UNIT) as u64;
+            self.work += (names.len() / LOOKS_PER_UNIT) as u64;
         }
         self.check(arrive)?;
+        // The barrier may be forgotten with the end of its generation.
         if let Some(&id) = self.keys.get(arrive.key)
             && self.barriers[id].phase == Phase::Open
-            && (self.barriers[id].broken_by.is_some() || self.barriers[id].deadline <= now)
+            && (self.barriers[id].pending_end.is_some() || self.barriers[id].deadline <= now)
         {
             self.conclude_due(id);
         }
@@ -432,7 +441,7 @@ impl Barriers {
         self.await_no_names(id);
         let barrier = &mut self.barriers[id];
         barrier.members.withdraw(member);
-        barrier.broken_by = None;
+        barrier.pending_end = None;
         barrier.step(PhaseEvent::Emptied);
         self.mark_idle(id);
         if self.barriers[id].ends.is_empty() {
@@ -476,25 +485,25 @@ impl Barriers {
         self.break_some();
     }
 
-    /// Notes that a participant of an open generation can no longer arrive.
+    /// Leaves the end of an open generation, whose participant can no longer arrive, to a step.
     #[inline(never)]
     fn break_later(&mut self, id: BarrierId, participant: &[u8], why: Why, ended_owner: Option<OwnerId>) {
         self.work += 1;
         let barrier = &mut self.barriers[id];
-        if barrier.broken_by.is_none() {
+        if barrier.pending_end.is_none() {
             let end = Arc::new(End::Broken { participant: participant.into(), why });
-            barrier.broken_by = Some((end, ended_owner));
+            barrier.pending_end = Some((end, ended_owner));
             self.broken.push_back(id);
         }
     }
 
-    /// Ends generations that are broken, as many as the step allows.
+    /// Ends generations with a pending end, as many as the step allows.
     fn break_some(&mut self) {
         while self.step_work_left > 0
             && let Some(id) = self.broken.pop_front()
         {
             // It may have ended since, or its barrier may be another one now.
-            if self.barriers.get(id).is_some_and(|barrier| barrier.broken_by.is_some()) {
+            if self.barriers.get(id).is_some_and(|barrier| barrier.pending_end.is_some()) {
                 self.conclude_in_step(id);
             }
         }
@@ -508,24 +517,30 @@ impl Barriers {
 
     fn fence(&mut self, prefix: &[u8], round: u64) {
         let work_max = self.work + STEP_WORK;
-        for id in self.below(prefix).take(ENDS_PER_STEP).collect::<Vec<_>>() {
+        let mut arrivals: Vec<ArrivalId> = Vec::new();
+        let mut looks = 0;
+        for id in self.below(prefix) {
             let members = &self.barriers[id].members;
-            self.work += (members.len() / NAMES_COMPARED_PER_UNIT) as u64;
-            let waiting = members.iter().filter_map(|(_, member)| member.arrival).take(ENDS_PER_STEP);
-            for arrival in waiting.collect::<Vec<_>>() {
-                self.outputs.push_back(Output::Stale { arrival, round });
-                self.withdraw(arrival);
+            looks += members.len();
+            arrivals.extend(members.iter().filter_map(|(_, member)| member.arrival).take(ENDS_PER_STEP));
+            if arrivals.len() >= ENDS_PER_STEP {
+                break;
             }
+        }
+        self.work += (looks / LOOKS_PER_UNIT) as u64;
+        for arrival in arrivals {
+            self.outputs.push_back(Output::Stale { arrival, round });
+            self.withdraw(arrival);
             if self.work >= work_max {
                 return;
             }
         }
     }
 
-    /// Ends a generation that is broken, or whose deadline has passed.
+    /// Ends a generation with a pending end, or whose deadline has passed.
     #[inline(never)]
     fn conclude_due(&mut self, id: BarrierId) {
-        if let Some((end, ended_owner)) = self.barriers[id].broken_by.take() {
+        if let Some((end, ended_owner)) = self.barriers[id].pending_end.take() {
             return self.conclude(id, PhaseEvent::Lost, end, ended_owner);
         }
         let (absent_count, absent) = self.barriers[id].absent(None, &self.limits, &mut self.work);
@@ -535,11 +550,11 @@ impl Barriers {
     /// Ends a generation: answers all arrivals that wait, except those of an owner that has ended.
     fn conclude(&mut self, id: BarrierId, event: PhaseEvent, end: Arc<End>, ended_owner: Option<OwnerId>) {
         self.await_no_names(id);
-        let members = &self.barriers[id].members;
-        self.work +=
-            u64::from(members.waiting()) * END_WORK + (members.len() / NAMES_COMPARED_PER_UNIT) as u64;
+        let before = self.work;
         let Self { barriers, arrivals, early, outputs, hasher, work, .. } = self;
         let barrier = &mut barriers[id];
+        *work +=
+            u64::from(barrier.members.waiting()) * END_WORK + (barrier.members.len() / LOOKS_PER_UNIT) as u64;
         barrier.step(event);
         let generation = barrier.generation;
         outputs.reserve(barrier.members.waiting() as usize);
@@ -561,13 +576,14 @@ impl Barriers {
             }
         });
         if barrier.awaited != Awaited::Listed {
-            let before = barrier.members.len();
+            let known = barrier.members.len();
             barrier.members.retain(hasher, |_, member| member.last_seen_generation == generation);
-            *work += (before - barrier.members.len()) as u64 * END_WORK;
+            *work += (known - barrier.members.len()) as u64 * END_WORK;
         }
         barrier.was_theirs = true;
-        barrier.broken_by = None;
+        barrier.pending_end = None;
         barrier.record(end, self.limits.ends_kept_max);
+        self.work_for_others += self.work - before;
         self.mark_idle(id);
         self.charge(id);
         // An end is always recorded, even over the limit: other barriers are then forgotten.

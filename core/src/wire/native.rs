@@ -297,5 +297,22 @@ impl Splitter {
     }
 }
 
+/// Returns the HELLO of a new session that asks for nothing special.
+#[cfg(test)]
+pub(crate) const fn plain_hello(node: &[u8]) -> ClientFrame<'_> {
+    ClientFrame::Hello {
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+        incarnation: 0,
+        session: 0,
+        token: [0; 16],
+        grace_ms: 0,
+        heartbeat_ms: 0,
+        heartbeats_missed_max: 0,
+        node,
+        auth: b"",
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,25 +1,11 @@
 use super::*;
 use crate::access::{Access, Network};
 use crate::auth::{ClientAuth, Credentials};
+use crate::wire::native::plain_hello;
 use core::sync::atomic::Ordering;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 const OTHER: &str = "abcdef0123456789abcdef0123456789";
-
-fn hello(node: &'static [u8]) -> ClientFrame<'static> {
-    ClientFrame::Hello {
-        version_min: 1,
-        version_max: 1,
-        incarnation: 0,
-        session: 0,
-        token: [0; 16],
-        grace_ms: 0,
-        heartbeat_ms: 0,
-        heartbeats_missed_max: 0,
-        node,
-        auth: b"",
-    }
-}
 
 fn tokens() -> Tokens {
     Tokens::parse(&format!("trainer {SECRET} run:job write:/job/\nreader {OTHER} read:\n")).unwrap()
@@ -34,9 +20,9 @@ fn prove_to(tokens: &Tokens, text: &str, spoil: impl Fn(&mut Vec<u8>)) -> Option
     let mut client = ClientAuth::new(Credentials::parse(text).unwrap());
     let challenge = tokens.challenge(client.offer([1; 32]), [2; 32])?;
     assert!(client.challenged([2; 32]));
-    let mut field = client.prove(&hello(b"node"), [0; 32]).to_vec();
+    let mut field = client.prove(&plain_hello(b"node"), [0; 32]).to_vec();
     spoil(&mut field);
-    let verified = challenge.verify(&hello(b"node").with_auth(&field), [0; 32]);
+    let verified = challenge.verify(&plain_hello(b"node").with_auth(&field), [0; 32]);
     if let Some((_, proof)) = &verified {
         assert!(client.proven(proof));
     }
@@ -88,8 +74,8 @@ fn a_proof_for_another_name_than_was_offered_is_not_accepted() {
         let offer = AuthField { step: Step::Offer, bytes: [1; 32], token: offered }.encode();
         let challenge = tokens().challenge(&offer, [2; 32]).unwrap();
         client.challenged([2; 32]);
-        let field = client.prove(&hello(b"node"), [0; 32]).to_vec();
-        assert!(challenge.verify(&hello(b"node").with_auth(&field), [0; 32]).is_none());
+        let field = client.prove(&plain_hello(b"node"), [0; 32]).to_vec();
+        assert!(challenge.verify(&plain_hello(b"node").with_auth(&field), [0; 32]).is_none());
     }
 }
 
@@ -98,13 +84,13 @@ fn a_recorded_proof_is_worthless_on_another_connection_or_for_another_hello() {
     let mut client = ClientAuth::new(Credentials::parse(&format!("trainer {SECRET}")).unwrap());
     let offer = client.offer([1; 32]).to_vec();
     client.challenged([2; 32]);
-    let field = client.prove(&hello(b"node"), [0; 32]).to_vec();
+    let field = client.prove(&plain_hello(b"node"), [0; 32]).to_vec();
     let challenge = |nonce| tokens().challenge(&offer, nonce).unwrap();
-    let recorded = hello(b"node").with_auth(&field);
+    let recorded = plain_hello(b"node").with_auth(&field);
     assert!(challenge([2; 32]).verify(&recorded, [0; 32]).is_some());
     assert!(challenge([3; 32]).verify(&recorded, [0; 32]).is_none(), "another nonce of the server");
     assert!(challenge([2; 32]).verify(&recorded, [9; 32]).is_none(), "another channel");
-    let changed = hello(b"other").with_auth(&field);
+    let changed = plain_hello(b"other").with_auth(&field);
     assert!(challenge([2; 32]).verify(&changed, [0; 32]).is_none(), "another node name");
     assert!(tokens().challenge(&field, [2; 32]).is_none(), "a proof offers nothing");
 }

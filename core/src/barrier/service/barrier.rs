@@ -1,6 +1,6 @@
 //! One barrier: its open generation, its participants, and the ends of the last generations.
 
-use super::NAMES_COMPARED_PER_UNIT;
+use super::LOOKS_PER_UNIT;
 use super::event::{Arrive, End, Names, OwnerId, Refusal};
 use super::members::{MemberId, Members};
 use super::phase::{Phase, PhaseEvent};
@@ -32,8 +32,9 @@ pub(super) struct Barrier {
     /// Ends of the last generations, the latest at the back.
     pub(super) ends: VecDeque<Arc<End>>,
     pub(super) end_bytes: usize,
-    /// The end of the open generation, if a participant can no longer arrive, and the owner that has ended with it.
-    pub(super) broken_by: Option<(Arc<End>, Option<OwnerId>)>,
+    /// The end that the open generation gets in a later step, since a participant can no longer arrive, and the owner that has
+    /// ended.
+    pub(super) pending_end: Option<(Arc<End>, Option<OwnerId>)>,
     /// Its key among the idle barriers.
     pub(super) idle_since: u64,
     /// Bytes that are counted for it.
@@ -72,7 +73,7 @@ impl Barrier {
             was_theirs: false,
             ends: VecDeque::new(),
             end_bytes: 0,
-            broken_by: None,
+            pending_end: None,
             idle_since: 0,
             charged: 0,
         }
@@ -229,6 +230,6 @@ pub(super) fn named(
         .filter(|(id, member)| member.arrival.is_none() && is_meant(*id, member.last_seen_generation));
     let names = absent.take(limits.absent_named_max).map(|(_, member)| &*member.name);
     let names = names.take_while(|name| is_within(name)).collect();
-    *work += (looks / NAMES_COMPARED_PER_UNIT) as u64;
+    *work += (looks / LOOKS_PER_UNIT) as u64;
     names
 }

@@ -1,10 +1,10 @@
 //! Deadlines: of a whole generation, and of arrivals with a shorter timeout than their generation.
 
-use super::{ArrivalId, BarrierId, Barriers, ENDS_PER_STEP, End, MemberId, Output, Waiter};
+use super::{ArrivalId, BarrierId, Barriers, ENDS_PER_STEP, MemberId, Output, Waiter};
 use crate::prelude::*;
 
 impl Barriers {
-    /// Does a step of what is due: generations that are broken, and deadlines until `now`.
+    /// Does a step of what is due: pending ends of generations, and deadlines until `now`.
     pub(super) fn end_due(&mut self, now: Instant) {
         self.break_some();
         while self.step_work_left > 0 {
@@ -26,27 +26,18 @@ impl Barriers {
     /// Ends arrivals at one barrier whose own deadline has passed, as many as a step may. They get the names of the missing
     /// participants, which are collected once, and the others continue to wait.
     fn give_up(&mut self, is_due: impl Fn(Instant) -> bool) {
-        let Some((_, Waiter { barrier: id, .. })) = self.early.first() else { return };
+        let Some((_, Waiter { barrier: id, member: first })) = self.early.first() else { return };
+        let members = &self.barriers[id].members;
         let due = self.early.iter().take_while(|&(until, waiter)| is_due(until) && waiter.barrier == id);
+        // Who has a deadline waits.
+        let arrivals = due.take(ENDS_PER_STEP).filter_map(|(_, waiter)| members.get(waiter.member)?.arrival);
+        let arrivals: Vec<ArrivalId> = arrivals.collect();
         // All of them count as present for each other.
-        let due: Vec<(MemberId, Option<ArrivalId>)> = due
-            .take(ENDS_PER_STEP)
-            .map(|(_, Waiter { member, .. })| {
-                let waiting_member = self.barriers[id].members.get(member);
-                (member, waiting_member.and_then(|waiting_member| waiting_member.arrival))
-            })
-            .collect();
-        let mut missing: Option<Arc<End>> = None;
-        for &(member, arrival) in &due {
-            if let Some(arrival) = arrival {
-                let end = missing.take().unwrap_or_else(|| self.missed(id, Some(member)));
-                let generation = self.barriers[id].over() + 1;
-                self.outputs.push_back(Output::Over { arrival, generation, end: Arc::clone(&end) });
-                missing = Some(end);
-            }
-            self.set_until(id, member, None);
+        let (generation, end) = (self.barriers[id].over() + 1, self.missed(id, Some(first)));
+        for &arrival in &arrivals {
+            self.outputs.push_back(Output::Over { arrival, generation, end: Arc::clone(&end) });
         }
-        due.into_iter().filter_map(|(_, arrival)| arrival).for_each(|arrival| self.withdraw(arrival));
+        arrivals.into_iter().for_each(|arrival| self.withdraw(arrival));
     }
 
     /// Sets the deadline of a waiting member, if it is before that of the generation.

@@ -44,8 +44,8 @@ const READ_BYTES_PER_STEP: usize = 4 * READ_BUFFER_BYTES;
 /// Number of bytes after which an iteration writes no more, counted apart for sockets that accept bytes again and for
 /// what the machine has to send.
 const WRITE_BYTES_PER_ITERATION: usize = 1024 * 1024;
-/// Number of bytes that a write counts as at least if more of the answer follows. Long answers may begin with short writes,
-/// and many of these must not make an iteration long either.
+/// Number of bytes that a write counts as at least if more of the answer follows. A long answer may begin with a short write,
+/// and each write is a system call.
 const WRITE_BYTES_MIN: usize = 8 * 1024;
 /// Pause before accepting is tried again after an error that does not concern a single connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -190,7 +190,10 @@ impl Reactor {
             if woken && self.handle_commands() == Flow::Stop {
                 // Native clients get a notification, as far as their sockets accept it at once.
                 self.feed(now, Input::Stop);
-                self.execute(now, usize::MAX);
+                // There is no later iteration, so no budget.
+                while let Some(output) = self.machine.poll_output() {
+                    self.perform(now, output);
+                }
                 return Ok(());
             }
             for _ in 0..self.to_read.len() {
@@ -205,7 +208,7 @@ impl Reactor {
             if self.is_tick_due(now, count) {
                 self.feed(now, Input::Tick);
             }
-            self.execute(now, WRITE_BYTES_PER_ITERATION);
+            self.execute(now);
         }
     }
 
@@ -455,24 +458,29 @@ impl Reactor {
         }
     }
 
-    /// Does what the machine asks for, until it has written `budget` bytes.
-    fn execute(&mut self, now: Instant, mut budget: usize) {
+    /// Does what the machine asks for, as far as this iteration allows.
+    fn execute(&mut self, now: Instant) {
         self.is_write_left = !self.to_write.is_empty();
+        let mut budget = WRITE_BYTES_PER_ITERATION;
         while let Some(output) = self.machine.poll_output() {
-            match output {
-                Output::Transmit { conn } => {
-                    budget = budget.saturating_sub(self.write(now, conn));
-                    if budget == 0 {
-                        // Sockets are read before the rest is written.
-                        self.is_write_left = true;
-                        return;
-                    }
-                }
-                Output::Close { conn } => self.drop_peer(conn),
-                Output::Read { conn } => self.read_again(conn),
-                Output::Event(event) => (self.observer)(&event),
+            budget = budget.saturating_sub(self.perform(now, output));
+            if budget == 0 {
+                // Sockets are read before the rest is written.
+                self.is_write_left = true;
+                return;
             }
         }
+    }
+
+    /// Does one thing that the machine asks for. Returns the number of bytes that it counts as.
+    fn perform(&mut self, now: Instant, output: Output) -> usize {
+        match output {
+            Output::Transmit { conn } => return self.write(now, conn),
+            Output::Close { conn } => self.drop_peer(conn),
+            Output::Read { conn } => self.read_again(conn),
+            Output::Event(event) => (self.observer)(&event),
+        }
+        0
     }
 
     /// Gives up the peers whose hosts have acknowledged nothing for too long, as the kernel does on idle connections.

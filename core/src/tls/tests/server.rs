@@ -11,7 +11,8 @@ use crate::tls::{ClientConfig, ServerConfig, TlsStage};
 use crate::tls_fault::TlsFault;
 use crate::wire::c10d;
 use crate::wire::native::{
-    ClientFrame, FaultCode, From, HEADER_BYTES, Header, Label, MAGIC, Scan, ServerFrame, encode_frame, scan,
+    ClientFrame, FaultCode, From, HEADER_BYTES, Header, Label, MAGIC, Scan, ServerFrame, encode_frame,
+    plain_hello, scan,
 };
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::BTreeMap;
@@ -134,20 +135,8 @@ fn c10d(request: Request<'_>) -> Vec<u8> {
 }
 
 fn hello() -> Vec<u8> {
-    let frame = ClientFrame::Hello {
-        version_min: 1,
-        version_max: 1,
-        incarnation: 0,
-        session: 0,
-        token: [0; 16],
-        grace_ms: 0,
-        heartbeat_ms: 0,
-        heartbeats_missed_max: 0,
-        node: b"n0",
-        auth: b"",
-    };
     let mut bytes = MAGIC.to_vec();
-    encode_frame(&mut bytes, Label::default(), &frame).expect("short");
+    encode_frame(&mut bytes, Label::default(), &plain_hello(b"n0")).expect("short");
     bytes
 }
 

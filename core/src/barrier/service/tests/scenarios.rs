@@ -593,7 +593,7 @@ fn what_is_due_at_one_instant_ends_in_steps_and_no_overdue_barrier_completes() {
 }
 
 #[test]
-fn barriers_that_a_death_breaks_end_in_steps_and_are_released_no_more() {
+fn barriers_that_a_death_breaks_end_in_steps_and_are_not_released() {
     const MANY: u64 = 3 * ENDS_PER_STEP as u64;
     let mut barriers = Barriers::new(BarrierLimits::default(), 1);
     let arrive = |barriers: &mut Barriers, owner, number: u64, name: &str| {
@@ -631,11 +631,11 @@ fn barriers_that_a_death_breaks_end_in_steps_and_are_released_no_more() {
 }
 
 #[test]
-fn the_names_of_a_list_have_a_length_together() {
+fn the_names_of_a_list_have_16_mib_at_most_together() {
     let names: Vec<String> = (0..17_000).map(|number| format!("{number:01024}")).collect();
     let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
     let mut world = World::new(count(1));
-    let refused = |world: &mut World, listed: &[&[u8]]| {
+    let arrive = |world: &mut World, listed: &[&[u8]]| {
         let participants = Participants::Names(Keys::scoped(b"", listed));
         let arrival = ArrivalId { owner: OwnerId(1), request: 1 };
         let name = listed[0];
@@ -643,8 +643,8 @@ fn the_names_of_a_list_have_a_length_together() {
         world.barriers.handle(Instant::from_millis(1), Input::Arrive(arrive))
     };
     let limit = 16 << 20;
-    assert_eq!(refused(&mut world, &names), Err(Refusal::TooMany { what: "bytes of names", limit }));
-    assert_eq!(refused(&mut world, &names[..16 << 10]), Ok(()));
+    assert_eq!(arrive(&mut world, &names), Err(Refusal::TooMany { what: "bytes of names", limit }));
+    assert_eq!(arrive(&mut world, &names[..16 << 10]), Ok(()));
 }
 
 #[test]

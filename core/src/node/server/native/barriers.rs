@@ -19,26 +19,20 @@ impl Native {
         frame: &ClientFrame<'_>,
     ) {
         let arrival = arrival(request);
-        let key = if let ClientFrame::Barrier { key, .. } = *frame { key.name() } else { &[] };
-        let stale = context.engine.fence_of(key);
-        let input = match *frame {
+        let (stale, is_open, input) = match *frame {
             ClientFrame::Barrier { key, generation, name, timeout_ms, participants } => {
-                Input::Arrive(Arrive {
-                    arrival,
-                    key: key.name(),
-                    generation,
-                    name,
-                    timeout: millis(timeout_ms),
-                    participants,
-                })
+                let (key, timeout) = (key.name(), millis(timeout_ms));
+                let arrive = Arrive { arrival, key, generation, name, timeout, participants };
+                (context.engine.fence_of(key), self.barriers.is_open(key), Input::Arrive(arrive))
             }
             ClientFrame::BarrierCancel { key, name } => {
-                Input::Cancel { request: arrival, key: key.name(), by: name }
+                (None, false, Input::Cancel { request: arrival, key: key.name(), by: name })
             }
             _ => return,
         };
-        // The results at a round that has ended can be asked for, but no arrival waits there any more, or is the last one.
-        let is_over = stale.is_some() && self.barriers.is_open(key);
+        // After the end of a round, its barriers still answer with the results that they have. No arrival waits there any
+        // more, or completes a barrier at which others have not been failed yet.
+        let is_over = stale.is_some() && is_open;
         if !is_over && let Err(refusal) = self.handle_barriers(context, input) {
             return self.fail(context, request, refusal.fault());
         }
@@ -51,8 +45,7 @@ impl Native {
 
     /// Ends the waits at barriers whose keys belong to a round that has ended.
     pub(super) fn fence_barriers(&mut self, context: &mut ServerContext<'_>, prefix: &[u8], round: u64) {
-        let job = Job::FailArrivals(prefix.into(), round);
-        if context.is_budget_spent() { self.queue(job) } else { self.begin(context, job, None) }
+        self.begin(context, Job::FailArrivals(prefix.into(), round), None);
     }
 
     /// Does a step of [`Job::FailArrivals`]. Returns whether it was the last one.
@@ -70,6 +63,7 @@ impl Native {
     fn handle_barriers(&mut self, context: &mut ServerContext<'_>, input: Input<'_>) -> Result<(), Refusal> {
         self.expire_barriers(context);
         let handled = self.barriers.handle(context.now, input);
+        context.budget.for_others += self.barriers.take_work_for_others();
         context.budget.subtract(self.barriers.take_work());
         self.drain_barriers(context);
         handled
@@ -139,8 +133,10 @@ impl Native {
         if self.barriers.poll_timeout().is_some_and(|at| at <= context.now) {
             // A tick is never refused.
             let _ = self.barriers.handle(context.now, Input::Tick);
+            self.barriers.take_work_for_others();
             let work = self.barriers.take_work();
-            context.for_others(|context| context.budget.subtract(work));
+            context.budget.for_others += work;
+            context.budget.subtract(work);
         }
     }
 

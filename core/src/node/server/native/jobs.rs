@@ -103,16 +103,12 @@ impl Native {
             return self.fail(context, request, fault);
         }
         let mut pending = PendingJob { job, request, charge };
-        while !self.step(context, &mut pending) {
-            if context.is_budget_spent() {
-                return self.jobs.push(pending);
+        while !context.is_budget_spent() {
+            if self.step(context, &mut pending) {
+                return;
             }
         }
-    }
-
-    /// Leaves a job of the server to later turns.
-    pub(super) fn queue(&mut self, job: Job) {
-        self.jobs.push(PendingJob { job, request: None, charge: 0 });
+        self.jobs.push(pending);
     }
 
     /// Continues the jobs, one step of each after the other.
