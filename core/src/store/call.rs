@@ -194,7 +194,12 @@ pub enum Outcome {
     Missing,
     /// The queue was empty.
     QueueEmpty,
+    /// A call with [`WaitMode::Wait`] has used up its attempts: the server reported an item each time, and there was none.
+    NoItem,
 }
+
+const NO_ITEM: &str =
+    "1,000 attempts found no item: the key also has a value, or other clients take the items";
 
 impl Outcome {
     /// Returns the failure that the outcome means to a caller that requires a result; `None` if it is a success.
@@ -202,6 +207,7 @@ impl Outcome {
         let (kind, cause, effect) = match self {
             Self::Missing => (ErrorKind::TimedOut, Cause::NotReleased, operation.effect_when_given_up()),
             Self::QueueEmpty => (ErrorKind::QueueEmpty, Cause::Unknown, Effect::None),
+            Self::NoItem => (ErrorKind::QueueEmpty, Cause::State(NO_ITEM), Effect::None),
             _ => return None,
         };
         Some(Failure { effect, ..Failure::new(kind, Phase::Waiting, cause) })

@@ -149,13 +149,13 @@ struct Entry {
     /// Reply to the CHECK of [`Step::CheckGet`].
     ready: Option<bool>,
     /// Number of times that a pop found its queue empty.
-    vain_pops: u16,
+    failed_pops: u16,
 }
 
 /// Maximum number of times that a pop waits. WAIT returns at once if the key has a value, whether or not the queue of the
 /// same name has items, so the call would send requests without a pause until its deadline. Without a value, each time
 /// stands for an item that another client took first, so the limit is far above what a busy queue causes.
-const VAIN_POPS_MAX: u16 = 1000;
+const FAILED_POPS_MAX: u16 = 1000;
 
 /// Next part of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -593,9 +593,9 @@ impl<const PENDING: usize> ClientConn<PENDING> {
             next = Some(After::Done(Outcome::Values(0)));
         }
         if reply == Reply::NothingQueued {
-            entry.vain_pops += 1;
-            if entry.vain_pops >= VAIN_POPS_MAX {
-                next = Some(After::Done(Outcome::QueueEmpty));
+            entry.failed_pops += 1;
+            if entry.failed_pops >= FAILED_POPS_MAX {
+                next = Some(After::Done(Outcome::NoItem));
             }
         }
         match next {
@@ -643,7 +643,7 @@ impl Entry {
             parked: false,
             replied: false,
             ready: None,
-            vain_pops: 0,
+            failed_pops: 0,
         }
     }
 

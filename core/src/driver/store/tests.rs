@@ -160,6 +160,18 @@ fn queues_of_every_kind_that_has_them() {
     }
 }
 
+/// PyTorch's server then ends the wait for an item at once.
+#[test]
+fn a_pop_of_a_key_with_a_value_says_why_it_found_nothing() {
+    let family = Family::new("value and queue");
+    for (name, store) in family.members.iter().filter(|(name, _)| name.starts_with("tcp")) {
+        store.set(b"both", b"value", DEFAULT).expect("set");
+        let error = store.queue_pop(b"both", &mut Vec::new(), DEFAULT).expect_err("no item");
+        assert_eq!(error.kind(), ErrorKind::QueueEmpty, "{name}");
+        assert!(error.to_string().contains("found the queue empty: 1,000 attempts"), "{error}");
+    }
+}
+
 #[test]
 fn workers_are_counted_by_every_kind() {
     let family = Family::new("workers");

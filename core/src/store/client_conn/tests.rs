@@ -425,13 +425,13 @@ fn blocking_pop_waits_and_waits_again_when_the_item_is_stolen() {
 fn blocking_pop_of_a_key_with_a_value_does_not_go_on_until_its_deadline() {
     let (pop, wait) = ("0f 0200000000000000 2f71", "06 0100000000000000 0200000000000000 2f71");
     let mut acts = Vec::new();
-    for _ in 1..VAIN_POPS_MAX {
+    for _ in 1..FAILED_POPS_MAX {
         acts.extend([Got(ZEROS, &["1 proceed"]), Sends(wait), Got("00", &["1 proceed"])]);
         acts.push(Sends("0c 0f 0200000000000000 2f71"));
         // CANCEL_WAIT is answered first.
         acts.push(Got("01", &[]));
     }
-    acts.push(Got(ZEROS, &["1 QueueEmpty"]));
+    acts.push(Got(ZEROS, &["1 NoItem"]));
     check(POP, PIPELINED, pop, &acts);
 }
 
