@@ -115,6 +115,15 @@ def processes():
     return found
 
 
+def send(pid, number):
+    """Sends a signal. Returns whether there was still a process to get it."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
@@ -195,9 +204,7 @@ class Episode:
 
     @staticmethod
     def kill(pids):
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        return None if pids else NOTHING
+        return None if any([send(pid, signal.SIGKILL) for pid in pids]) else NOTHING
 
     def kill_agent(self, host):
         agent = self.agents[host]
@@ -226,17 +233,12 @@ class Episode:
 
     @staticmethod
     def pause(pids):
-        if not pids:
+        if not any([send(pid, signal.SIGSTOP) for pid in pids]):
             return NOTHING
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
 
         def heal():
             for pid in pids:
-                try:
-                    os.kill(pid, signal.SIGCONT)
-                except ProcessLookupError:
-                    pass
+                send(pid, signal.SIGCONT)
 
         return heal
 
@@ -408,10 +410,7 @@ class Episode:
     def clean(self, failed):
         for pid in processes():
             if pid not in self.options.own:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+                send(pid, signal.SIGKILL)
         for process in [*self.agents.values(), self.server]:
             if process:
                 process.wait()
