@@ -1,10 +1,12 @@
-//! Bytes against the formats that nodes and workers leave in stores, files, pipes and URLs, and replies of a store against
-//! the token of an RPC group.
+//! Bytes against the formats that nodes and workers leave in stores, files, pipes and URLs and that operators write in token
+//! files and lists of networks, and replies of a store against the token of an RPC group.
 
 use crate::entropy::Entropy;
 use rendezvous_agent::ranks::{assign, assigned, read_assigned};
 use rendezvous_agent::watchdog::Watchdog;
 use rendezvous_agent::{error_file, health, log_lines, numa, streams};
+use rendezvous_core::access::{Network, Rights, Tokens};
+use rendezvous_core::auth::{AuthField, Step};
 use rendezvous_core::rendezvous::integer::parse_integer;
 use rendezvous_core::rendezvous::parse::{Endpoint, parse_config};
 use rendezvous_core::rendezvous::static_claim::Claim;
@@ -12,7 +14,9 @@ use rendezvous_core::rendezvous::static_rounds::Attendance;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
 use rendezvous_core::rendezvous::url::{RankEnvironment, RendezvousUrl, WorldSize};
 use rendezvous_core::store::number::parse_leading;
+use rendezvous_core::store::op::Key;
 use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::wire::native::ClientFrame;
 use rendezvous_rpc::membership::Reply;
 use rendezvous_rpc::membership::keys::{self, Aim, parse_roster, roster_text};
 use rendezvous_rpc::membership::token::{Token, TokenTimes};
@@ -26,6 +30,7 @@ pub fn formats(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     store_values(bytes, &text);
     urls(&text);
+    access(bytes, &text);
     agent_inputs(bytes, &text);
     token(bytes);
 }
@@ -90,6 +95,56 @@ fn urls(text: &str) {
     }
     if let Ok(config) = parse_config(text) {
         assert!(config.iter().all(|(key, _)| !key.is_empty() && key.trim() == key), "{config:?}");
+    }
+}
+
+/// Returns the run of a key here: what is before its first slash.
+fn before_slash(key: &[u8]) -> Option<&[u8]> {
+    key.iter().position(|&byte| byte == b'/').map(|end| &key[..end])
+}
+
+/// Rights that include others allow all that those allow, and no bytes prove a token.
+fn access(bytes: &[u8], text: &str) {
+    if let Ok(networks) = Network::parse_list(text) {
+        let written: Vec<String> = networks.iter().map(Network::to_string).collect();
+        assert_eq!(Network::parse_list(&written.join(",")), Ok(networks));
+    }
+    let (first, second) = text.split_once('\n').unwrap_or((text, text));
+    if let (Ok(first), Ok(second)) = (Rights::parse(first), Rights::parse(second)) {
+        assert!(first.include(&first) && Rights::All.include(&first));
+        for word in text.split([':', ' ', '\n']).map(str::as_bytes) {
+            let key = Key::raw(word);
+            let get = ClientFrame::Get { timeout_ms: 0, key };
+            for frame in [get, ClientFrame::Delete { key }, ClientFrame::Leave { run_id: key }] {
+                let is_allowed = |rights: &Rights| rights.check(&frame, &before_slash).is_ok();
+                assert!(
+                    !first.include(&second) || !is_allowed(&second) || is_allowed(&first),
+                    "{first:?} {second:?} {frame:?}"
+                );
+            }
+        }
+    }
+    if let Ok(tokens) = Tokens::parse(text) {
+        assert!(tokens.count() > 0);
+        let token = text.split_whitespace().next().unwrap_or_default().as_bytes();
+        let mut proof = [0; 32];
+        proof.iter_mut().zip(bytes).for_each(|(byte, &other)| *byte = other);
+        let [offer, proof] =
+            [Step::Offer, Step::Proof].map(|step| AuthField { step, bytes: proof, token }.encode());
+        let challenge = tokens.challenge(&offer, [1; 32]).expect("an offer");
+        let hello = ClientFrame::Hello {
+            version_min: 1,
+            version_max: 1,
+            incarnation: 0,
+            session: 0,
+            token: [0; 16],
+            grace_ms: 0,
+            heartbeat_ms: 0,
+            heartbeats_missed_max: 0,
+            node: b"n",
+            auth: &proof,
+        };
+        assert!(challenge.verify(&hello, [0; 32]).is_none());
     }
 }
 
