@@ -1,5 +1,7 @@
 use super::*;
-use crate::driver::testing::{TemporaryFile, is_alone, take_descriptors};
+use crate::driver::testing::{
+    TemporaryFile, TemporaryFolder, end_of, in_a_child, is_alone, take_descriptors,
+};
 use crate::limits::{FrameLimits, UngreetedLimits};
 use crate::wire::native::{self, Label, ServerFrame, plain_hello};
 use socket2::Socket;
@@ -368,4 +370,21 @@ fn a_client_that_takes_the_last_descriptor_meets_the_new_tokens() {
     let reloaded = core::iter::from_fn(|| reported.recv_timeout(Duration::from_secs(20)).ok())
         .find(|event| matches!(event, Event::TokensReloaded { .. } | Event::TokensKept { .. }));
     assert_eq!(reloaded, Some(Event::TokensReloaded { count: 1 }));
+}
+
+/// A session of one would be resumed at the other.
+#[test]
+fn servers_of_processes_that_were_forked_from_one_have_different_incarnations() {
+    let folder = TemporaryFolder::new("forked-servers");
+    let mut incarnations = vec![start().incarnation()];
+    for name in ["first", "second"] {
+        let path = folder.path().join(name);
+        let child = in_a_child(|| std::fs::write(&path, start().incarnation().to_le_bytes()).ok());
+        assert_eq!(end_of(child), 0);
+        let bytes = std::fs::read(&path).expect("the child wrote it");
+        incarnations.push(u64::from_le_bytes(bytes.try_into().expect("8 bytes")));
+    }
+    incarnations.sort_unstable();
+    incarnations.dedup();
+    assert_eq!(incarnations.len(), 3, "{incarnations:?}");
 }
