@@ -92,6 +92,9 @@ impl SimContext {
     pub(super) fn next(&mut self) -> Result<Option<Happening>, CheckError> {
         let (network, event_queue) = (self.network.next_at(), self.event_queue.next_at());
         let Some(now) = [network, event_queue].into_iter().flatten().min() else { return Ok(None) };
+        if now < self.now {
+            return Err(CheckError(format!("an event of {now:?} comes at {:?}", self.now)));
+        }
         self.now = now;
         self.events += 1;
         if self.events > EVENTS_MAX {

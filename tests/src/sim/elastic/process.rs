@@ -681,7 +681,9 @@ impl Process {
                 break;
             }
         }
-        if let Some(due) = self.machine.poll_timeout().and_then(|due| self.clock.when(due))
+        // A process that was frozen may have missed a deadline.
+        let due = self.machine.poll_timeout().and_then(|due| self.clock.when(due));
+        if let Some(due) = due.map(|due| due.max(context.now))
             && self.due.is_none_or(|entered| due < entered)
             && !self.is_asleep()
         {

@@ -21,8 +21,13 @@ struct Run {
     closed: Option<Instant>,
 }
 
+/// Keys with their revisions.
+type Contents = Vec<(Vec<u8>, Option<u64>)>;
+
 #[derive(Debug, Default)]
 struct Round {
+    /// Keys that were there before it was formed. A server with little budget removes them later.
+    earlier: Contents,
     ended: Option<Instant>,
     size: Option<(u32, u64)>,
     /// Name and first worker rank, by rank.
@@ -37,7 +42,17 @@ struct Sealed {
     run: String,
     round: u64,
     prefix: Vec<u8>,
-    keys: Vec<(Vec<u8>, Option<u64>)>,
+    keys: Contents,
+    /// Those of the keys that were there before the round was formed, and that the server may still remove.
+    earlier: Contents,
+}
+
+impl Sealed {
+    /// Returns whether no key has changed, and none of the round itself was removed.
+    fn holds(&self, keys: &Contents) -> bool {
+        keys.iter().all(|key| self.keys.contains(key))
+            && self.keys.iter().all(|key| keys.contains(key) || self.earlier.contains(key))
+    }
 }
 
 #[derive(Debug)]
@@ -130,7 +145,8 @@ impl Referee {
                     return wrong(format!("round {round} of {name} was formed behind {}", run.rounds.len()));
                 }
                 run.live = Some(*round);
-                run.rounds.push(Round::default());
+                let earlier = contents(server, &stored_prefix(context, epoch, &name, *round));
+                run.rounds.push(Round { earlier, ..Round::default() });
                 // The server now removes keys that are two rounds old.
                 self.sealed.retain(|sealed| sealed.run != name || sealed.round + 2 > *round);
             }
@@ -140,13 +156,14 @@ impl Referee {
                 if run.live.take() != Some(*round) {
                     return wrong(format!("round {round} of {name} ended, which was not live"));
                 }
+                let mut earlier = Contents::new();
                 if let Some(over) = usize::try_from(*round).ok().and_then(|at| run.rounds.get_mut(at)) {
                     over.ended = Some(now);
+                    earlier = core::mem::take(&mut over.earlier);
                 }
-                let prefix = prefix_of(epoch, &name, *round);
-                let prefix = tamper::stored_prefix(context.sabotage, prefix.as_bytes());
+                let prefix = stored_prefix(context, epoch, &name, *round);
                 let keys = contents(server, &prefix);
-                self.sealed.push(Sealed { run: name, round: *round, prefix, keys });
+                self.sealed.push(Sealed { run: name, round: *round, prefix, keys, earlier });
             }
             _ => {}
         }
@@ -164,7 +181,7 @@ impl Referee {
         self.revision = server.engine().revision();
         for sealed in &self.sealed {
             let keys = contents(server, &sealed.prefix);
-            if keys != sealed.keys {
+            if !sealed.holds(&keys) {
                 let Sealed { run, round, keys: before, .. } = sealed;
                 return wrong(format!(
                     "round {round} of {run} is over, and its keys changed: {before:?}, {keys:?}"
@@ -372,7 +389,7 @@ pub(super) fn workers_of(name: &str) -> u32 {
 }
 
 /// Returns the keys with a prefix, and their revisions.
-fn contents(server: &Server, prefix: &[u8]) -> Vec<(Vec<u8>, Option<u64>)> {
+fn contents(server: &Server, prefix: &[u8]) -> Contents {
     let engine = server.engine();
     let keys = engine.keys_with_prefix(prefix);
     keys.into_iter().map(|key| (key.to_vec(), engine.revision_of(key))).collect()
@@ -381,6 +398,11 @@ fn contents(server: &Server, prefix: &[u8]) -> Vec<(Vec<u8>, Option<u64>)> {
 /// Returns the prefix of the keys of a round at this process of the server.
 pub(super) fn prefix_of(epoch: u32, run: &str, round: u64) -> String {
     format!("/torch.rendezvous.{run}.{:016x}.{round}/", incarnation(epoch))
+}
+
+/// Returns the prefix under which the store has the keys of a round.
+fn stored_prefix(context: &SimContext, epoch: u32, run: &str, round: u64) -> Vec<u8> {
+    tamper::stored_prefix(context.sabotage, prefix_of(epoch, run, round).as_bytes())
 }
 
 /// Returns the run and the round of a key, for this process of the server.
