@@ -26,6 +26,7 @@ use crate::store::op::Request;
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
 use crate::time::{PauseDetector, Poller};
 use crate::ungreeted::Ungreeted;
+use crate::wire::c10d::{Frame, FrameError, parse_frame};
 use crate::wire::native::{MAGIC, Why};
 use crate::wire::sink::Sink as _;
 use alloc::collections::VecDeque;
@@ -399,27 +400,37 @@ impl Server {
                 return Ok((used, Rest::Resting));
             }
             let begun = used;
-            let request = match machine.next(&input[used..], &limits.frame, &mut conn.outbox.writer(pool)) {
-                Ok(Next::Request { request, bytes }) => {
+            match machine.next(&input[used..], &limits.frame) {
+                Ok(Next::Frame { bytes }) => used += bytes,
+                Ok(Next::Greeting { bytes }) => {
                     used += bytes;
-                    budget.copied(bytes);
-                    request
-                }
-                Ok(Next::Handled { bytes }) => {
-                    used += bytes;
-                    conns.want_to_send(id);
                     continue;
                 }
                 Ok(Next::Partial { bytes }) => {
                     return Ok((used, Rest::Lacks(bytes.saturating_sub(input.len() - used))));
                 }
                 Err(error) => return Err(CloseReason::Protocol(error)),
+            }
+            // The request and its outcome are not moved: that takes as long as to look up a key.
+            let frame = parse_frame(&input[begun..used]);
+            let request = match &frame {
+                Some(Frame::Request(request)) => request,
+                Some(Frame::Ping { nonce }) => {
+                    conn.outbox.writer(pool).put(&nonce.to_le_bytes());
+                    conns.want_to_send(id);
+                    continue;
+                }
+                // A second greeting is as invalid as an unknown opcode.
+                Some(Frame::Validate { .. }) | None => {
+                    return Err(CloseReason::Protocol(FrameError::Opcode(input[begun])));
+                }
             };
-            let queues = machine.unused_wakes(&request);
+            budget.copied(used - begun);
+            let queues = machine.unused_wakes(request);
             if !queues.is_empty() {
                 self.pass_on(&queues);
             }
-            if let Request::ListKeys = request {
+            if let Request::ListKeys = *request {
                 if !self.list_keys(id)? {
                     return Ok((begun, Rest::Parked));
                 }
@@ -427,14 +438,15 @@ impl Server {
             }
             let Self { conns, engine, limits, stats, native, .. } = &mut *self;
             stats.requests += 1;
-            let applied = match engine.apply(id, &request) {
-                Ok(applied) => applied,
+            let outcome = engine.apply(id, request);
+            let applied = match outcome {
+                Ok(ref applied) => applied,
                 Err(error) => {
                     stats.stale_writes += u64::from(matches!(error, ApplyError::Stale(_)));
                     return Err(CloseReason::Refused(error));
                 }
             };
-            notify_released(conns, native.as_deref_mut(), applied.released, pushed_queue(&request));
+            notify_released(conns, native.as_deref_mut(), applied.released, pushed_queue(request));
             let (Some(conn), pool) = conns.parts(id) else { return Ok((used, Rest::Nothing)) };
             if let Err(bytes) = answer(&mut conn.outbox, &applied.answer, limits.answer_bytes_max, pool) {
                 return Err(CloseReason::AnswerTooLong(bytes));

@@ -14,18 +14,16 @@ use crate::wire::c10d::{
 };
 use crate::wire::sink::{Length, Sink};
 
-/// Next frame of a connection.
-#[derive(Debug)]
-pub enum Next<'a> {
-    /// A request for the store, of `bytes` bytes.
-    Request {
-        /// The request, borrowed from the input.
-        request: Request<'a>,
+/// What a connection's input begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A whole frame, which [`parse_frame`] reads. Its length is checked, its opcode is not.
+    Frame {
         /// Length of the frame, in bytes.
         bytes: usize,
     },
-    /// A frame of `bytes` bytes that the connection handles itself: the greeting, or a PING.
-    Handled {
+    /// The greeting, which was the one that is expected.
+    Greeting {
         /// Length of the frame, in bytes.
         bytes: usize,
     },
@@ -75,34 +73,20 @@ impl ServerConn {
         self.phase == Phase::Open
     }
 
-    /// Parses the frame at the start of `input`. After [`Next::Partial`], call it again with the same bytes and
+    /// Finds the end of the frame at the start of `input`. After [`Next::Partial`], call it again with the same bytes and
     /// more after them.
     ///
     /// # Errors
     /// The violation of the protocol by the peer; the caller must close the connection.
     #[inline]
-    pub fn next<'a>(
-        &mut self,
-        input: &'a [u8],
-        limits: &FrameLimits,
-        out: &mut impl Sink,
-    ) -> Result<Next<'a>, FrameError> {
+    pub fn next(&mut self, input: &[u8], limits: &FrameLimits) -> Result<Next, FrameError> {
         if self.phase == Phase::Greeting {
             return self.greet(input);
         }
-        let bytes = match self.scanner.scan(input, limits)? {
-            Scan::Whole { bytes } => bytes,
-            Scan::Partial { bytes } => return Ok(Next::Partial { bytes }),
-        };
-        match parse_frame(&input[..bytes]) {
-            Some(Frame::Request(request)) => Ok(Next::Request { request, bytes }),
-            Some(Frame::Ping { nonce }) => {
-                out.put(&nonce.to_le_bytes());
-                Ok(Next::Handled { bytes })
-            }
-            // A second greeting is as invalid as an unknown opcode.
-            Some(Frame::Validate { .. }) | None => Err(FrameError::Opcode(input[0])),
-        }
+        Ok(match self.scanner.scan(input, limits)? {
+            Scan::Whole { bytes } => Next::Frame { bytes },
+            Scan::Partial { bytes } => Next::Partial { bytes },
+        })
     }
 
     /// Notes that a push to `queue` has woken the client. A push wakes one client, so the owner has to wake another one
@@ -154,7 +138,7 @@ impl ServerConn {
         self.wakes.iter().map(|queue| queue.len()).sum()
     }
 
-    fn greet<'a>(&mut self, input: &'a [u8]) -> Result<Next<'a>, FrameError> {
+    fn greet(&mut self, input: &[u8]) -> Result<Next, FrameError> {
         let here = input.len().min(GREETING.len());
         if input[..here] != GREETING[..here] {
             return Err(match parse_frame(&input[..here]) {
@@ -172,7 +156,7 @@ impl ServerConn {
             return Ok(Next::Partial { bytes: GREETING.len() });
         }
         self.phase = Phase::Open;
-        Ok(Next::Handled { bytes: GREETING.len() })
+        Ok(Next::Greeting { bytes: GREETING.len() })
     }
 }
 
