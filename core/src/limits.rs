@@ -368,9 +368,10 @@ pub struct RendezvousLimits {
     pub labels_max: usize,
     /// Maximum size of the names and values of one node's labels together, in bytes.
     pub label_bytes_max: usize,
-    /// Maximum number of hosts of one run whose failures are remembered; beyond it, the host that failed longest
-    /// ago is forgotten.
-    pub failed_hosts_max: usize,
+    /// Maximum size of what the service remembers and no session is charged for, in bytes: the runs without nodes, and the
+    /// failures of hosts. Beyond it, the service forgets runs without nodes, as for [`Self::runs_max`], and then the
+    /// failures of the hosts of the run at hand.
+    pub remembered_bytes_max: usize,
 }
 
 impl Default for RendezvousLimits {
@@ -383,7 +384,7 @@ impl Default for RendezvousLimits {
             node_name_bytes_max: 256,
             labels_max: 32,
             label_bytes_max: 2048,
-            failed_hosts_max: 1024,
+            remembered_bytes_max: 64 << 20,
         }
     }
 }

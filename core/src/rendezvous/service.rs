@@ -86,6 +86,8 @@ pub struct Rendezvous {
     /// the time at which its last node left.
     idle_runs: Index<(Idle, u64), RunIndex>,
     idle_count: u64,
+    /// Sum of what is counted for each run.
+    remembered_bytes: usize,
     /// No forgotten run had a round of this number or above.
     first_round: u64,
     effects: Effects,
@@ -102,6 +104,7 @@ impl Rendezvous {
             timers: Set::new(),
             idle_runs: Index::new(),
             idle_count: 0,
+            remembered_bytes: 0,
             first_round: 0,
             effects: Effects::default(),
         }
@@ -242,10 +245,9 @@ impl Rendezvous {
         run: RunIndex,
         how: Departure,
     ) -> Result<(), InputError> {
-        let failed_hosts_max = self.limits.failed_hosts_max;
         self.update_run(now, run, &mut |run, fx| {
             run.node_of(participant).ok_or(InputError::UnknownParticipant(participant))?;
-            run.depart(now, participant, how, failed_hosts_max, fx);
+            run.depart(now, participant, how, fx);
             Ok(())
         })
     }
@@ -267,18 +269,21 @@ impl Rendezvous {
         Ok(index)
     }
 
-    /// Forgets the run that has been without nodes for longest, of the closed runs if there is one.
-    fn forget_one(&mut self) {
-        let Some((_, index)) = self.idle_runs.first() else { return };
+    /// Forgets the run that has been without nodes for longest, of the closed runs if there is one. Returns whether there
+    /// was such a run.
+    fn forget_one(&mut self) -> bool {
+        let Some((_, index)) = self.idle_runs.first() else { return false };
         let run = self.remove(index);
         self.effects.outputs.extend(run.kept().map(Output::Delete));
         self.first_round = self.first_round.max(run.next_round);
         self.effects.outputs.push_back(Output::Forgotten(run.id));
+        true
     }
 
     fn remove(&mut self, index: RunIndex) -> Run {
         let run = self.runs.remove(index);
         self.run_names.remove(run.id.as_bytes());
+        self.remembered_bytes -= run.remembered_bytes;
         if let Some(key) = run.idle_key {
             self.idle_runs.remove(key);
         }
@@ -319,13 +324,32 @@ impl Rendezvous {
                 self.idle_runs.insert((idle, self.idle_count), index);
             }
         }
+        let bytes = run.unowned_bytes();
+        self.remembered_bytes = self.remembered_bytes - run.remembered_bytes + bytes;
+        run.remembered_bytes = bytes;
         if run.is_blank() {
             self.remove(index);
         }
+        self.forget_excess(index);
         for participant in self.effects.departed.drain(..) {
             self.participants.remove(participant);
         }
         result
+    }
+
+    /// Keeps the bytes that are remembered within their limit, after an update of a run.
+    fn forget_excess(&mut self, updated: RunIndex) {
+        while self.remembered_bytes > self.limits.remembered_bytes_max {
+            if self.forget_one() {
+                continue;
+            }
+            // All that is left are failures of hosts, of runs with nodes.
+            let Some(run) = self.runs.get_mut(updated) else { return };
+            run.forget_hosts();
+            self.remembered_bytes -= run.remembered_bytes;
+            run.remembered_bytes = 0;
+            return;
+        }
     }
 
     fn check_run_id(&self, run_id: &str) -> Result<(), InputError> {

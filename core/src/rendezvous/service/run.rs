@@ -120,11 +120,21 @@ pub(super) struct Run {
     /// Whether the nodes of the live round were notified that others wait.
     reported_waiting: bool,
     hosts: Named<HostRecord>,
+    /// Bytes of `hosts`.
+    host_bytes: usize,
+    /// Bytes that the service counts for what it remembers of the run.
+    pub(super) remembered_bytes: usize,
     /// When the service is to update this run.
     pub(super) armed: Option<Instant>,
     /// The run's key among the idle runs.
     pub(super) idle_key: Option<(Idle, u64)>,
 }
+
+/// Bytes of a run without nodes, without its name: what the allocator needs for it, and its entries in the lists of runs.
+const RUN_BYTES: usize = size_of::<Run>() + 256;
+
+/// Bytes of the record of a host, without its name.
+const HOST_BYTES: usize = size_of::<HostRecord>() + 64;
 
 impl Run {
     pub(super) const fn new(id: RunId, first_round: u64) -> Self {
@@ -149,6 +159,8 @@ impl Run {
             last_arrival: Instant::ORIGIN,
             reported_waiting: false,
             hosts: Named::new(),
+            host_bytes: 0,
+            remembered_bytes: 0,
             armed: None,
             idle_key: None,
         }
@@ -166,6 +178,12 @@ impl Run {
     pub(super) fn idle(&self) -> Option<Idle> {
         let idle = if self.phase.is_closed() { Idle::Closed } else { Idle::Open };
         self.members.is_empty().then_some(idle)
+    }
+
+    /// Returns the bytes that no session is charged for: the hosts that failed, and all of a run without nodes.
+    pub(super) fn unowned_bytes(&self) -> usize {
+        let failure = self.failure.as_ref().map_or(0, |failure| failure.len());
+        self.host_bytes + if self.members.is_empty() { RUN_BYTES + 2 * self.id.len() + failure } else { 0 }
     }
 
     /// Iterates over the rounds whose keys are not deleted yet, of a run without nodes.
@@ -267,7 +285,7 @@ impl Run {
             last = self.members.get(old).and_then(|member| member.last);
             inherits_slot = join_intent == JoinIntent::Slot && self.state_of(old) != NodeState::Standby;
             fx.notify(old, Event::Replaced { by: participant });
-            self.depart(now, old, Departure::Ended(Why::Replaced), 0, fx);
+            self.depart(now, old, Departure::Ended(Why::Replaced), fx);
         }
         self.next_round = self.next_round.max(join.round_min.min(ROUND_MIN_MAX));
         let Join { node, address, local_world_size, labels, node_rank, join_timeout, settings, .. } = join;
@@ -424,13 +442,12 @@ impl Run {
         active.for_each(|(participant, _)| fx.notify(participant, event.clone()));
     }
 
-    /// Removes a node. At most `failed_hosts_max` hosts with failures are remembered.
+    /// Removes a node.
     pub(super) fn depart(
         &mut self,
         now: Instant,
         participant: ParticipantId,
         how: Departure,
-        failed_hosts_max: usize,
         fx: &mut Effects,
     ) {
         let Some(member) = self.members.get(participant) else { return };
@@ -455,7 +472,7 @@ impl Run {
                 self.set_member_state(participant, MemberState::Ended(why));
                 self.transition(participant, NodeStateEvent::End, fx);
                 if !matches!(why, Why::Replaced | Why::Stopped) {
-                    self.remember_failure(now, node.host(), failed_hosts_max);
+                    self.remember_failure(now, node.host());
                 }
                 if was_in_live_round && let Some((round, rank)) = last {
                     self.notify_active(&Event::NodeLost(Arc::new(Loss { round, node, rank, why })), fx);
@@ -464,18 +481,19 @@ impl Run {
         }
     }
 
-    fn remember_failure(&mut self, now: Instant, host: &str, failed_hosts_max: usize) {
+    /// Forgets the failures of all hosts.
+    pub(super) fn forget_hosts(&mut self) {
+        self.hosts = Named::new();
+        self.host_bytes = 0;
+    }
+
+    fn remember_failure(&mut self, now: Instant, host: &str) {
         let Some(policy) = self.founding.as_ref().and_then(|(settings, _)| settings.cool_down) else {
             return;
         };
         let record = HostRecord::add(self.hosts.get(host.as_bytes()).copied(), &policy, now);
-        if self.hosts.len() >= failed_hosts_max && !self.hosts.contains(host.as_bytes()) {
-            let oldest =
-                self.hosts.iter().min_by_key(|(_, record)| record.last).map(|(host, _)| host.to_vec());
-            oldest.map(|host| self.hosts.remove(&host));
-        }
-        if failed_hosts_max > 0 {
-            self.hosts.insert(host.as_bytes(), record);
+        if self.hosts.insert(host.as_bytes(), record).is_none() {
+            self.host_bytes += HOST_BYTES + host.len();
         }
     }
 

@@ -143,3 +143,61 @@ fn no_run_with_a_node_is_forgotten_and_no_key_outlives_its_run() {
     }
     assert!(forgotten > 1000 && refused > 20, "{forgotten} forgotten, {refused} refused");
 }
+
+/// Returns a world that remembers `bytes` bytes, with a pause for a host after its first failure.
+fn world_of_bytes(bytes: usize) -> World {
+    let cool_down = CoolDown { failures: 1, window: secs(600), pause: secs(600), pause_max: secs(600) };
+    let mut world = World::new(RunSettings { cool_down: Some(cool_down), ..settings(2, 9) });
+    let limits = RendezvousLimits { remembered_bytes_max: bytes, ..RendezvousLimits::default() };
+    world.service = Rendezvous::new(limits);
+    world
+}
+
+#[test]
+fn runs_without_nodes_are_kept_within_their_bytes() {
+    let mut world = world_of_bytes(64 << 10);
+    let message = "m".repeat(1024);
+    for number in 0..10_000 {
+        let run_id = format!("{number:0>1024}");
+        let participant = id("z");
+        world.give(Input::Fail {
+            participant,
+            run_id: run_id.as_str().into(),
+            message: message.as_str().into(),
+        });
+        assert!(world.service.remembered_bytes <= 64 << 10);
+        assert!(world.service.status(&run_id).is_some(), "the last one is remembered");
+    }
+    assert!((10..30).contains(&world.service.runs.len()), "{}", world.service.runs.len());
+}
+
+#[test]
+fn failures_of_hosts_are_kept_within_their_bytes() {
+    let mut world = world_of_bytes(1 << 10);
+    world.join_all("k l");
+    for number in 0..100 {
+        let node = format!("h{number}");
+        assert!(!world.join(&node).starts_with("error"), "{node}");
+        world.die(&node);
+        assert!(world.service.remembered_bytes <= 1 << 10);
+        if number == 0 {
+            assert!(world.join(&node).starts_with("error: host h0"));
+        }
+    }
+    assert!(!world.join("h0").starts_with("error"), "its failure is forgotten");
+    assert!(world.service.status(RUN).is_some(), "a run with nodes is not forgotten");
+}
+
+#[test]
+fn what_is_no_longer_remembered_is_not_counted() {
+    let mut world = world_of_bytes(64 << 10);
+    world.join_run("j", "a");
+    assert_eq!(world.service.remembered_bytes, 0, "its session is charged for it");
+    world.leave("a");
+    world.close_run("k");
+    assert_ne!(world.service.remembered_bytes, 0);
+    world.join_run("j", "a");
+    let of_k = world.service.remembered_bytes;
+    world.close_run("l");
+    assert_eq!(world.service.remembered_bytes, 2 * of_k, "as long a name");
+}

@@ -617,7 +617,7 @@ fn everything_has_a_limit() {
         node_name_bytes_max: 4,
         labels_max: 1,
         label_bytes_max: 4,
-        failed_hosts_max: 1,
+        ..RendezvousLimits::default()
     };
     let mut world = World::new(settings(2, 9));
     world.service = Rendezvous::new(limits);
@@ -643,21 +643,6 @@ fn everything_has_a_limit() {
     assert_eq!(world.join_as("B", join), "b replaced by B; B seated");
     world.leave("a");
     assert_eq!(world.join("c"), "c seated");
-}
-
-#[test]
-fn the_oldest_failure_is_forgotten_first() {
-    let cool_down = CoolDown { failures: 1, window: secs(600), pause: secs(600), pause_max: secs(600) };
-    let mut world = World::new(RunSettings { cool_down: Some(cool_down), ..settings(2, 9) });
-    world.service = Rendezvous::new(RendezvousLimits { failed_hosts_max: 1, ..RendezvousLimits::default() });
-    world.join_all("k a");
-    world.die("a");
-    world.pass(secs(1));
-    assert!(world.join("a").starts_with("error: host a"));
-    world.join("b");
-    world.die("b");
-    assert!(world.join("b").starts_with("error: host b"));
-    assert_eq!(world.join("a"), "a seated");
 }
 
 #[test]
