@@ -194,7 +194,8 @@ impl Host {
     /// Starts a new process.
     pub(super) fn restart(&mut self, context: &mut SimContext) {
         self.epoch += 1;
-        context.note(format_args!("the server comes back, for its life {}", self.epoch));
+        let port = context.network.port;
+        context.note(format_args!("the server comes back at port {port}, for its life {}", self.epoch));
         context.network.listening = true;
         if self.conduct == ClientConduct::Late {
             self.clock = Clock::any(&mut self.sim_rng);
@@ -213,6 +214,7 @@ impl Host {
     /// Continues the process, which reads before it looks at the time.
     pub(super) fn thaw(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
         self.frozen = false;
+        self.clock.may_step(&mut self.sim_rng);
         let mut missed = core::mem::take(&mut self.missed);
         if self.accepting.is_limited() {
             // Greetings that have arrived are read first, so that no connection loses its place in spite of its own.

@@ -182,6 +182,8 @@ pub(super) struct Process {
     pub(super) number: u32,
     pub(super) name: String,
     clock: Clock,
+    /// Port of the server that it was started with.
+    port: u16,
     slack: Duration,
     run_id: Vec<u8>,
     machine: Machine,
@@ -238,6 +240,7 @@ impl Process {
             number,
             name,
             clock,
+            port: context.network.port,
             slack: options.answer_slack,
             run_id,
             machine,
@@ -373,6 +376,7 @@ impl Process {
 
     pub(super) fn thaw(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
         self.frozen = false;
+        self.clock.may_step(&mut context.sim_rng);
         if self.untroubled_since.is_some() {
             self.untroubled_since = Some(context.now);
         }
@@ -660,7 +664,9 @@ impl Process {
                     }
                     Output::Connect(_) => {
                         self.disconnect(context);
-                        let stream = context.network.connect(context.now, self.host, Route::Server);
+                        let is_there = self.port == context.network.port;
+                        let route = if is_there { Route::Server } else { Route::Closed };
+                        let stream = context.network.connect(context.now, self.host, route);
                         context.note(format_args!("{} connects {stream}", self.name));
                         self.stream = Some((stream, false));
                         self.stage = (self.security == Security::Tls).then(tls::client);

@@ -273,6 +273,8 @@ impl World {
             WorldEvent::SaboteurRequest(frame) => self.host.send_as_saboteur(context, &frame),
             WorldEvent::ServerRestarts => {
                 if !context.network.listening {
+                    // One in four comes back elsewhere, and only processes that start from now on know where.
+                    context.network.port += u16::from(context.sim_rng.percent(25));
                     self.host.restart(context);
                     self.referee.server_restarted(self.host.epoch());
                 }

@@ -29,6 +29,14 @@ impl Clock {
         Self { offset: u64::try_from(offset.as_nanos()).unwrap_or(0), pace }
     }
 
+    /// Moves the clock on, by up to 10 s, half the time.
+    pub(in crate::sim) fn may_step(&mut self, sim_rng: &mut SimRng) {
+        if sim_rng.percent(50) {
+            let by = sim_rng.span(Duration::ZERO, Duration::from_secs(10));
+            self.offset = self.offset.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(0));
+        }
+    }
+
     /// Returns what it shows at a time of the world.
     pub(in crate::sim) fn shows(self, world: Instant) -> Instant {
         let span = u128::from(world.as_nanos()) * u128::from(self.pace) / u128::from(EVEN);

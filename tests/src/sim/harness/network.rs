@@ -161,6 +161,8 @@ pub(in crate::sim) struct Network {
     slow_until: Vec<(Instant, Duration)>,
     made: u32,
     pub(in crate::sim) listening: bool,
+    /// Port of the server.
+    pub(in crate::sim) port: u16,
 }
 
 impl Network {
@@ -174,6 +176,7 @@ impl Network {
             slow_until: vec![(Instant::ORIGIN, Duration::ZERO); clients],
             made: 0,
             listening: true,
+            port: 1,
         }
     }
 
