@@ -348,19 +348,19 @@ mod tests {
             (
                 Unsent(refused(Refusal::NoToken)),
                 RDZV_UNAUTHENTICATED,
-                "not sent: refused: it requires a token, and the caller has none: give the stores of all workers the \
+                "not sent: refused: it requires a token, and the caller has none: give all workers the \
                  same auth_token_file",
             ),
             (
                 Unsent(refused(Refusal::WrongToken)),
                 RDZV_UNAUTHENTICATED,
-                "not sent: refused: the caller has not proven its token: give the stores of all workers the same \
+                "not sent: refused: the caller has not proven its token: give all workers the same \
                  auth_token_file",
             ),
             (
                 Unsent(ConnectionError::Unproven),
                 RDZV_UNAUTHENTICATED,
-                "not sent: it has not proven this worker's token, so nothing was sent to it: give the stores of all \
+                "not sent: it has not proven this worker's token, so nothing was sent to it: give all \
                  workers the same auth_token_file",
             ),
             (

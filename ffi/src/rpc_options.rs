@@ -8,6 +8,7 @@ use crate::store::rdzv_store;
 use crate::tls_options::{self, rdzv_tls_options};
 use rendezvous_core::driver::cancel::CancelToken;
 use rendezvous_core::driver::rendezvous::NodeStore;
+use rendezvous_core::driver::token_file::ClientToken;
 use rendezvous_core::rendezvous::url::RankEnvironment;
 use rendezvous_rpc::device::{Device, DeviceError, DeviceKind};
 use rendezvous_rpc::driver::group::registry::DEFAULT_BACKEND;
@@ -82,6 +83,10 @@ pub struct rdzv_rpc_options {
     /// TLS of the calls between workers, in which each is a server and a client; NULL: none. All workers of
     /// a group need it. `tls.server_name` is the name that all their certificates contain.
     pub tls: *const rdzv_tls_options,
+    /// File with the tokens that the workers prove to each other, over any store; NULL: that of `store`, if
+    /// its session proves a token. A worker calls with the first one and accepts each. All workers of a
+    /// group need the same.
+    pub auth_token_file: *const c_char,
 }
 growing!(rdzv_rpc_options: 192);
 
@@ -163,6 +168,9 @@ impl WorkerOptions {
             };
             let tls = tls_options::of_worker(given.tls)?;
             tcp.tls = tls.map(|(server, client)| GroupTls { server, client });
+            if let Some(path) = c_text(given.auth_token_file, "auth_token_file")? {
+                tcp.auth_token = Some(ClientToken::open(path.as_ref()).map_err(invalid)?);
+            }
             if let Some(kind) = c_text(given.accelerator, "accelerator")? {
                 tcp.accelerator = DeviceKind::new(kind).ok_or_else(|| {
                     invalid(format!("`accelerator` is {kind:?}, which is not a kind of device"))

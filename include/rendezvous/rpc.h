@@ -157,6 +157,10 @@ typedef struct {
   // TLS of the calls between workers, in which each is a server and a client; NULL: none. All workers of
   // a group need it. `tls.server_name` is the name that all their certificates contain.
   const rdzv_tls_options *tls;
+  // File with the tokens that the workers prove to each other, over any store; NULL: that of `store`, if
+  // its session proves a token. A worker calls with the first one and accepts each. All workers of a
+  // group need the same.
+  const char *auth_token_file;
 } rdzv_rpc_options;
 
 // -----------------------------------------------------------------------------------------------------------

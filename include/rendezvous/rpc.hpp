@@ -208,8 +208,7 @@ struct rpc_options {
   std::chrono::milliseconds membership_timeout{0};
   /// How the group meets; empty: `env://`.
   std::string init_method = {};
-  /// The store that the group meets over, in place of a URL. Give each group a prefix of its own. With an
-  /// `auth_token_file`, the workers require its token of each other.
+  /// The store that the group meets over, in place of a URL. Give each group a prefix of its own.
   const rdzv::store* store = nullptr;
   /// What the environment says (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), for `env://`. The library never reads
   /// the environment: call `read_environment()`.
@@ -235,6 +234,8 @@ struct rpc_options {
   const cancel_token* token = nullptr;
   /// TLS of the calls between workers. It must live until the worker has joined.
   const rdzv_tls_options* tls = nullptr;
+  /// File with the tokens that the workers prove to each other; empty: that of `store`.
+  std::string auth_token_file = {};
 
   /// Reads the variables from the environment of this process. No other thread may change it meanwhile.
   rpc_options& read_environment() {
@@ -298,21 +299,19 @@ class c_rpc_options : pinned {
     }
     c_.worker_threads = given.worker_threads;
     set_texts({{&c_.backend, given.backend}, {&c_.init_method, given.init_method}, {&c_.host, given.host},
-               {&c_.listen_host, given.listen_host}, {&c_.accelerator, given.accelerator}});
+               {&c_.listen_host, given.listen_host}, {&c_.accelerator, given.accelerator},
+               {&c_.auth_token_file, given.auth_token_file}});
     if (given.store != nullptr) c_.store = given.store->c_handle();
     if (given.token != nullptr) c_.token = given.token->c_handle();
     c_.rpc_timeout_ms = given.rpc_timeout == default_timeout ? 0 : given.rpc_timeout.count();
     c_.membership_timeout_ms = given.membership_timeout == default_timeout ? 0 : given.membership_timeout.count();
-    c_.variables = variables_.data();
-    c_.variable_count = variables_.size();
+    std::tie(c_.variables, c_.variable_count) = std::pair(variables_.data(), variables_.size());
     if (given.transports) std::tie(c_.transports, c_.transport_count) = list_of(*given.transports);
     if (given.channels) std::tie(c_.channels, c_.channel_count) = list_of(*given.channels);
     std::tie(c_.devices, c_.device_count) = list_of(given.devices);
-    c_.device_maps = device_maps_.data();
-    c_.device_map_count = device_maps_.size();
+    std::tie(c_.device_maps, c_.device_map_count) = std::pair(device_maps_.data(), device_maps_.size());
     c_.accelerator_count = given.accelerator_count;
-    c_.extra_options = extra_options_.data();
-    c_.extra_option_count = extra_options_.size();
+    std::tie(c_.extra_options, c_.extra_option_count) = std::pair(extra_options_.data(), extra_options_.size());
     c_.tls = given.tls;
   }
   const rdzv_rpc_options* get() const noexcept { return &c_; }

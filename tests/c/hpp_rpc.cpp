@@ -5,6 +5,8 @@
 #include <rendezvous/plugin.hpp>
 
 #include <condition_variable>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <map>
 #include <memory>
@@ -680,6 +682,21 @@ void rpc_in_cpp() {
     CHECK(alone.info().id == 1 && VALUE(alone.call<int>("alone", "add", 1, 2)) == 3);
     CHECK(alone.shutdown());
   }
+  // Workers prove a token to each other, though the store asks for none.
+  const auto tokens = std::filesystem::temp_directory_path() / ("rdzv-rpc-token-" + std::to_string(server.port()));
+  std::ofstream(tokens) << "job 0123456789abcdef0123456789abcdef all";
+  {
+    by_url.auth_token_file = tokens.string();
+    const auto member = VALUE(rdzv::rpc::create("member", 1, -1, by_url, nobody));
+    const auto second = VALUE(rdzv::rpc::create("second", 2, -1, by_url, handlers()));
+    CHECK(VALUE(member.call<int>("second", "add", 1, 2)) == 3);
+    by_url.auth_token_file.clear();
+    const auto refused = rdzv::rpc::create("stranger", 3, -1, by_url, handlers());
+    CHECK(refused.error().code() == rdzv::status::rpc_unreached);
+    CHECK(refused.error().message().find("it requires a token, and the caller has none") != std::string::npos);
+    CHECK(second.shutdown() && member.shutdown());
+  }
+  std::filesystem::remove(tokens);
   rdzv::rpc_options options;
   options.rpc_timeout = std::chrono::milliseconds(-5);
   const auto negative = rdzv::rpc::create("x", 1, -1, options, handlers());

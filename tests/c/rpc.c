@@ -540,6 +540,7 @@ void workers_are_made_as_they_are_told(void) {
       {{.struct_size = size, .variable_count = 1}, "variables"},
       {{.struct_size = size, .host = ""}, "`host` is empty"},
       {{.struct_size = size, .listen_host = ""}, "`listen_host` is empty"},
+      {{.struct_size = size, .auth_token_file = "/nowhere/at/all"}, "token file /nowhere/at/all"},
       {{.struct_size = size, .accelerator = "cpu"}, "not a kind of device"},
       {{.struct_size = size, .devices = bad_devices, .device_count = 1}, "num_worker_threads"},
       {{.struct_size = size, .devices = missing, .device_count = 1}, "`devices[0]` is NULL"},

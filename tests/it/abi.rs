@@ -269,7 +269,7 @@ fn layout_of_rust() -> String {
     layout!(text, rdzv_rpc_options {
         struct_size worker_threads backend init_method store token rpc_timeout_ms membership_timeout_ms variables
         variable_count listen_host host transports transport_count channels channel_count device_maps device_map_count
-        devices device_count accelerator accelerator_count reserved extra_options extra_option_count tls
+        devices device_count accelerator accelerator_count reserved extra_options extra_option_count tls auth_token_file
     });
     layout!(text, rdzv_pair { name value });
     layout!(text, rdzv_rpc_info { struct_size id name address events_lost });

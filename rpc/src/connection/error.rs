@@ -50,9 +50,9 @@ open_choice! {
         /// The callee ends gracefully.
         6 Leaving: "it takes no further requests",
         /// The callee requires a token, and the caller has none.
-        7 NoToken: "it requires a token, and the caller has none: give the stores of all workers the same auth_token_file",
+        7 NoToken: "it requires a token, and the caller has none: give all workers the same auth_token_file",
         /// The caller has not proven the callee's token.
-        8 WrongToken: "the caller has not proven its token: give the stores of all workers the same auth_token_file",
+        8 WrongToken: "the caller has not proven its token: give all workers the same auth_token_file",
     }
 }
 
@@ -87,7 +87,7 @@ pub enum ConnectionError {
     },
     /// The callee has not proven the token of this worker.
     #[error(
-        "it has not proven this worker's token, so nothing was sent to it: give the stores of all workers the same \
+        "it has not proven this worker's token, so nothing was sent to it: give all workers the same \
          auth_token_file"
     )]
     Unproven,

@@ -37,6 +37,7 @@ use rendezvous_core::driver::socket::KeepAlive;
 use rendezvous_core::driver::socket::endpoint_text;
 use rendezvous_core::driver::store::Store;
 use rendezvous_core::driver::tls::{TlsAcceptor, TlsClientOptions, TlsConnector, TlsError, TlsServerOptions};
+use rendezvous_core::driver::token_file::ClientToken;
 use rendezvous_core::tls::Protocol;
 use std::net::UdpSocket;
 
@@ -74,6 +75,9 @@ pub struct TcpOptions {
     pub observer: RefusalObserver,
     /// TLS of the calls between workers; `None`: they are not encrypted. All workers of a group need it.
     pub tls: Option<GroupTls>,
+    /// Tokens that the workers prove to each other; `None`: those of the store, if its session proves one. All workers of a
+    /// group need the same.
+    pub auth_token: Option<ClientToken>,
     /// Ends the call that creates the worker. A cancelled join is undone at the workers that were already notified.
     pub token: CancelToken,
 }
@@ -100,6 +104,7 @@ impl Default for TcpOptions {
             times: TokenTimes::default(),
             observer: RefusalObserver::default(),
             tls: None,
+            auth_token: None,
             token: CancelToken::new(),
         }
     }
@@ -159,7 +164,7 @@ impl RpcAgent {
         };
         let local = open_store(store, &me.name, store_tls, &token);
         go_on()?;
-        let group_token = auth_token_of(store);
+        let group_token = tcp.auth_token.clone().or_else(|| auth_token_of(store));
         let group_token = group_token.map(|file| Arc::new(GroupToken::new(file, tcp.observer.clone())));
         let (store, has_session) = local?;
         // A key is deleted with the session that made it.

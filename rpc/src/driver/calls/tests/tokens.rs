@@ -80,7 +80,7 @@ fn workers_with_one_token_call_each_other_and_others_are_refused_with_the_reason
             Some(reason) => {
                 let text = message(result);
                 assert!(text.starts_with("echo at b (id 2)") && text.contains(reason), "{text}");
-                assert!(text.ends_with("give the stores of all workers the same auth_token_file"), "{text}");
+                assert!(text.ends_with("give all workers the same auth_token_file"), "{text}");
             }
         }
     }

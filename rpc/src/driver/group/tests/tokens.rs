@@ -1,4 +1,4 @@
-//! Groups over a store whose sessions prove a token.
+//! Groups whose members prove a token.
 
 use super::*;
 use crate::driver::testing::TemporaryFolder;
@@ -57,5 +57,34 @@ fn members_prove_the_token_of_their_stores() {
     drop(b.drop_liveness());
     assert!(matches!(next_event(&a), GroupEvent::PeerDied { .. }));
     drop(b);
+    a.shutdown(Shutdown::Graceful).expect("it leaves");
+}
+
+#[test]
+fn members_prove_a_token_of_their_own_over_a_store_without_one() {
+    let folder = TemporaryFolder::new("rpc-group-own-tokens");
+    let file = |name: &str, secret: char| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("{name} {} all\n", secret.to_string().repeat(32))).expect("written");
+        Some(ClientToken::open(&path).expect("a token"))
+    };
+    let (ours, theirs) = (file("ours", 'a'), file("theirs", 'b'));
+    let server = Server::start(ServerOptions::on("127.0.0.1", 0)).expect("a server");
+    let port = server.local_addr().port();
+    let member = |name, id, auth_token: &Option<ClientToken>| {
+        let tcp = TcpOptions { auth_token: auth_token.clone(), ..echoing() };
+        RpcAgent::start(&store(port), worker(name, id), None, &RpcOptions::new("tcp"), &tcp)
+    };
+    let a = member("a", 0, &ours).expect("a member");
+    let b = member("b", 1, &ours).expect("a member");
+    assert_eq!(a.call("b", "echo", b"x".to_vec(), None), Ok(b"x".to_vec()));
+    for (auth_token, why) in [
+        (theirs, "the caller has not proven its token"),
+        (None, "it requires a token, and the caller has none"),
+    ] {
+        let error = member("c", 2, &auth_token).expect_err("refused").to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    b.shutdown(Shutdown::Graceful).expect("it leaves");
     a.shutdown(Shutdown::Graceful).expect("it leaves");
 }
