@@ -11,7 +11,7 @@
 
 use crate::entropy::{Entropy, noise};
 use crate::frames;
-use crate::fuzz::drawn::{Names, Ticket, c10d_request, native_request, opening};
+use crate::fuzz::drawn::{Names, Ticket, any_hello, c10d_request, native_request, opening};
 use crate::sim::tls::client;
 use rendezvous_core::driver::native_client::{NativeClientOptions, NativeRequest};
 use rendezvous_core::driver::socket::wait_readable;
@@ -399,7 +399,7 @@ fn send_costly_requests(port: u16, security: Security, turn: u64, counts: &Count
     let tls = if is_native && security == Security::Tls { Some(handshake(&stream)?) } else { None };
     let mut stream = Writer { stream, tls };
     stream.write_all(&if is_native {
-        opening(&mut Entropy::new(&[]), Ticket::default(), 0)
+        opening(&any_hello(&mut Entropy::new(&[]), Ticket::default()), 0)
     } else {
         frames::greeting()
     })?;

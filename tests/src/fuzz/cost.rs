@@ -1,6 +1,6 @@
 //! What an input costs a server: work and memory for one `handle`, whatever came before.
 
-use super::drawn::{Names, Ticket, c10d_request, native_request, opening};
+use super::drawn::{Names, Ticket, any_hello, c10d_request, native_request, opening};
 use crate::counting::allocated_bytes;
 use crate::entropy::Entropy;
 use crate::frames;
@@ -181,7 +181,8 @@ impl World {
         let window = entropy.choose(&[usize::MAX, usize::MAX, 0]);
         self.clients.push(Client { conn, is_native, is_open: true, window, next_id: 1 });
         self.feed(Input::Accepted { conn, peer: PEER }, 0);
-        let bytes = if is_native { opening(entropy, Ticket::default(), 0) } else { frames::greeting() };
+        let bytes =
+            if is_native { opening(&any_hello(entropy, Ticket::default()), 0) } else { frames::greeting() };
         self.feed(Input::Received { conn, bytes: &bytes }, bytes.len());
     }
 

@@ -26,10 +26,10 @@ pub(crate) struct Ticket {
     pub(crate) token: [u8; 16],
 }
 
-/// Returns the first bytes of a connection that opens a session, or resumes the one of the ticket.
-pub(crate) fn opening(entropy: &mut Entropy<'_>, ticket: Ticket, received: u64) -> Vec<u8> {
+/// Returns a HELLO without credentials that opens a session, or resumes the one of the ticket.
+pub(crate) fn any_hello(entropy: &mut Entropy<'_>, ticket: Ticket) -> ClientFrame<'static> {
     let Ticket { incarnation, session, token } = ticket;
-    let hello = ClientFrame::Hello {
+    ClientFrame::Hello {
         version_min: 1,
         version_max: entropy.choose(&[1, 1, 1, 2, 0]),
         incarnation,
@@ -40,8 +40,12 @@ pub(crate) fn opening(entropy: &mut Entropy<'_>, ticket: Ticket, received: u64) 
         heartbeats_missed_max: entropy.choose(&[3, 1, 0]),
         node: entropy.choose(&NODES),
         auth: b"",
-    };
-    [&MAGIC[..], &frames::native(Label { id: 0, sequence: received, flags: 0 }, &hello)].concat()
+    }
+}
+
+/// Returns the first bytes of a connection that begins with `hello`.
+pub(crate) fn opening(hello: &ClientFrame<'_>, received: u64) -> Vec<u8> {
+    [&MAGIC[..], &frames::native(Label { id: 0, sequence: received, flags: 0 }, hello)].concat()
 }
 
 /// Names that a request refers to.

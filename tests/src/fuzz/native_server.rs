@@ -1,23 +1,39 @@
 //! Native clients, and some of c10d beside them, that send valid and invalid frames to the server machine.
 
-use super::drawn::{Names, Ticket, native_request, opening};
+use super::drawn::{Names, Ticket, any_hello, native_request, opening};
 use super::{Lists, any_request};
 use crate::entropy::Entropy;
 use crate::frames;
 use crate::rig::Rig;
+use rendezvous_core::access::{Access, Tokens};
+use rendezvous_core::auth::ClientAuth;
 use rendezvous_core::ids::ConnId;
 use rendezvous_core::limits::{FrameLimits, HistoryLimits, ServerLimits, SessionLimits};
 use rendezvous_core::node::server::Input;
+use rendezvous_core::proof::Credentials;
 use rendezvous_core::time::Duration;
-use rendezvous_core::wire::native::{From, HEADER_BYTES, Label, Scan, ServerFrame, scan};
+use rendezvous_core::wire::native::{ClientFrame, From, HEADER_BYTES, Label, Scan, ServerFrame, scan};
 use std::collections::{BTreeMap, BTreeSet};
 
 const CLIENTS_MAX: usize = 5;
 const DEADLINES_LEFT_MAX: usize = 100_000;
 
+/// Tokens of a server that asks for one.
+const TOKEN_FILE: &str = "full 0123456789abcdef0123456789abcdef all
+reader 00112233445566778899aabbccddeeff read:
+";
+/// Tokens of clients, and whether the server has them.
+const TOKENS: [(&str, bool); 4] = [
+    ("full 0123456789abcdef0123456789abcdef", true),
+    ("reader 00112233445566778899aabbccddeeff", true),
+    ("full ffffffffffffffffffffffffffffffff", false),
+    ("stranger 0123456789abcdef0123456789abcdef", false),
+];
+
 /// For a few native clients that open, resume and end sessions, send any frames in pieces, stop reading and disconnect:
 /// each receives whole frames of the protocol, numbered without gaps, with one answer for each request; the server's
-/// counts are correct; and nothing is left of them when they are gone.
+/// counts are correct; and nothing is left of them when they are gone. One server in four asks for tokens: who has none of
+/// them, or a wrong one, gets no session.
 ///
 /// # Panics
 /// When that does not hold.
@@ -41,8 +57,14 @@ pub fn native_server(bytes: &[u8]) {
         names: Names::few(),
         clients: BTreeMap::new(),
         sessions: BTreeMap::new(),
+        // By the last byte, so that inputs from before servers asked for tokens keep their meaning.
+        has_tokens: bytes.last().is_some_and(|last| last % 4 == 3),
         has_stopped: false,
     };
+    if world.has_tokens {
+        let tokens = Some(Tokens::parse(TOKEN_FILE).expect("tokens"));
+        world.rig.feed(Input::Access(&Access { tokens, ..Access::default() }));
+    }
     while !entropy.is_empty() && !world.has_stopped {
         world.step(&mut entropy);
         world.check();
@@ -57,6 +79,8 @@ struct World {
     names: Names,
     clients: BTreeMap<ConnId, Client>,
     sessions: BTreeMap<u64, Session>,
+    /// Whether the server asks for tokens.
+    has_tokens: bool,
     /// Nothing follows then.
     has_stopped: bool,
 }
@@ -64,6 +88,11 @@ struct World {
 #[derive(Default)]
 struct Client {
     is_native: bool,
+    /// Its HELLO without credentials, and the sequence number there.
+    hello: Option<(ClientFrame<'static>, u64)>,
+    auth: Option<ClientAuth>,
+    /// Whether the server has its token.
+    is_known: bool,
     on_the_way: Vec<u8>,
     session: Option<u64>,
     /// Bytes that were received and examined.
@@ -78,6 +107,17 @@ struct Session {
     received: u64,
     answered: BTreeSet<u64>,
     next_id: u64,
+}
+
+impl Client {
+    /// Answers a challenge, if the client has a token.
+    fn prove(&mut self, nonce: [u8; 32]) {
+        let (Some(auth), Some((hello, received))) = (&mut self.auth, &self.hello) else { return };
+        if auth.challenged(nonce) {
+            let proof = hello.with_auth(auth.prove(hello, [0; 32]));
+            self.on_the_way.extend(frames::native(Label { id: 0, sequence: *received, flags: 0 }, &proof));
+        }
+    }
 }
 
 impl World {
@@ -148,7 +188,15 @@ impl World {
                 ticket.token[0] ^= 1;
                 received += 1;
             }
-            opening(entropy, ticket, received)
+            let hello = any_hello(entropy, ticket);
+            client.hello = Some((hello, received));
+            if self.has_tokens && entropy.below(8) > 0 {
+                let (token, is_known) = entropy.choose(&TOKENS);
+                client.is_known = is_known;
+                client.auth = Some(ClientAuth::new(Credentials::parse(token).expect("a token")));
+            }
+            let offer = client.auth.as_mut().map_or(&b""[..], |auth| auth.offer([entropy.byte(); 32]));
+            opening(&hello.with_auth(offer), received)
         } else {
             frames::greeting()
         };
@@ -198,8 +246,18 @@ impl World {
             let frame = ServerFrame::parse(header.kind, body, &limits);
             let frame = frame.expect("the server's fields are valid").expect("the server's kinds are known");
             client.examined += bytes;
+            match frame {
+                ServerFrame::Challenge { nonce } => client.prove(nonce),
+                ServerFrame::Proof { proof } => {
+                    let auth = client.auth.as_mut().expect("the client was challenged");
+                    assert!(client.is_known && auth.proven(&proof), "both prove the same token");
+                }
+                _ => {}
+            }
             if let ServerFrame::Welcome { incarnation, session, token, resumed, .. } = frame {
                 assert!(client.session.replace(session).is_none(), "one WELCOME on a connection");
+                let is_proven = client.auth.as_ref().is_some_and(ClientAuth::is_proven);
+                assert!(is_proven || !self.has_tokens, "a session without a token");
                 let ticket = Ticket { incarnation, session, token };
                 if resumed {
                     // What the client has not received follows.
