@@ -4,29 +4,40 @@
 use std::path::Path;
 
 /// The copies, and the modules that they are made of.
-const MODULES: [(&str, &str); 6] = [
+const MODULES: [(&str, &str); 13] = [
+    ("backend", "core/src/driver/backend.rs"),
     ("cancel", "core/src/driver/cancel.rs"),
     ("lock", "core/src/driver/lock.rs"),
+    ("take", "core/src/driver/take.rs"),
+    ("timeout", "core/src/driver/timeout.rs"),
+    ("hash_store", "core/src/driver/hash_store.rs"),
     ("connection_pool", "core/src/driver/store_client/pool.rs"),
     ("inbox", "core/src/driver/native_client/inbox.rs"),
     ("plugin_threads", "core/src/driver/plugin_threads.rs"),
     ("rpc_pool", "rpc/src/driver/calls/pool.rs"),
+    ("io_thread", "rpc/src/driver/calls/io_thread.rs"),
+    ("life", "rpc/src/driver/group/life.rs"),
+    ("pending", "rpc/src/driver/group/pending.rs"),
 ];
 
 /// What is replaced, wherever it occurs. `src/stand_ins.rs` has what is neither shuttle's nor pure.
-const REPLACED: [(&str, &str); 17] = [
+const REPLACED: [(&str, &str); 21] = [
     ("use crate::driver::lock::Lock;", "use crate::lock::Lock;"),
     ("use crate::opaque::", "use rendezvous_core::opaque::"),
     ("use crate::prelude::", "use rendezvous_core::prelude::"),
     ("use crate::error::", "use rendezvous_core::error::"),
+    ("use crate::ids::", "use rendezvous_core::ids::"),
     ("use crate::limits::", "use rendezvous_core::limits::"),
     ("use crate::node::", "use rendezvous_core::node::"),
     ("use crate::store::", "use rendezvous_core::store::"),
     ("use crate::time::", "use rendezvous_core::time::"),
+    ("use crate::membership::", "use rendezvous_rpc::membership::"),
     ("use crate::fair_queue::", "use rendezvous_rpc::fair_queue::"),
     ("use crate::driver::", "use crate::stand_ins::"),
     ("use rendezvous_core::driver::", "use crate::stand_ins::"),
     ("use super::wire::", "use crate::stand_ins::"),
+    ("use super::{Begun, CallSpec,", "use crate::stand_ins::group::{Begun, CallSpec,"),
+    ("pub(in crate::driver)", "pub"),
     ("use core::sync::atomic::", "use shuttle::sync::atomic::"),
     ("use std::thread::ThreadId;", "use shuttle::thread::ThreadId;"),
     ("std::thread::current()", "shuttle::thread::current()"),

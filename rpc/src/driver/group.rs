@@ -2,6 +2,7 @@
 
 mod context;
 mod hosting;
+mod life;
 mod liveness_watcher;
 mod observing;
 mod pending;

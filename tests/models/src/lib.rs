@@ -12,7 +12,9 @@ macro_rules! modelled {
     };
 }
 
-modelled!(cancel lock connection_pool inbox plugin_threads rpc_pool);
+modelled!(backend cancel lock take timeout);
+modelled!(connection_pool hash_store inbox plugin_threads);
+modelled!(io_thread life pending rpc_pool);
 
 #[allow(dead_code, reason = "the models use a part of it")]
 mod stand_ins;

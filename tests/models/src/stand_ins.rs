@@ -1,31 +1,60 @@
 //! What the modelled modules use of the rest of the drivers: channels and threads of shuttle in place of those of the
-//! system, and connections without sockets.
+//! system, connections without sockets, and a clock that the models set.
 
+pub mod call_error;
+pub mod clock;
+pub mod event_loop;
+pub mod group;
+
+pub(crate) use crate::{backend, cancel, take, timeout};
 use shuttle::sync::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// Deadlines. In a model no timeout passes, so a wake-up that is lost is a deadlock.
-pub mod clock {
-    pub fn from_now(timeout: std::time::Duration) -> std::time::Instant {
-        std::time::Instant::now() + timeout
-    }
-}
-
 pub mod prelude {
+    pub use super::call_error::CallError;
+    pub use super::clock::{Clock, Condvar};
     pub use crate::cancel::CancelToken;
     pub use crate::lock::Lock;
     pub use rendezvous_core::prelude::*;
-    pub use shuttle::sync::{Condvar, Mutex, MutexGuard};
+    pub use shuttle::sync::{Mutex, MutexGuard};
     pub use std::io;
     pub use std::os::fd::RawFd;
     pub use std::sync::{OnceLock, PoisonError};
 }
 
-pub mod backend {
-    use rendezvous_core::error::{Cause, ErrorKind, Failure, Phase};
+pub mod calls {
+    pub mod reentrancy {
+        /// No thread of a model runs a handler.
+        pub fn may_wait() -> bool {
+            true
+        }
+    }
+}
 
-    pub const CANCELLED: Failure = Failure::new(ErrorKind::Cancelled, Phase::Waiting, Cause::Unknown);
+pub mod native_client {
+    pub struct NativeClient;
+}
+
+pub mod random {
+    pub fn random<const N: usize>() -> [u8; N] {
+        [7; N]
+    }
+}
+
+pub mod server {
+    #[derive(Clone, Debug, PartialEq)]
+    pub enum ServerFailure {
+        Panicked(String),
+        Poll(i32),
+        Stopped,
+    }
+
+    impl std::fmt::Display for ServerFailure {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            std::fmt::Debug::fmt(self, f)
+        }
+    }
 }
 
 pub mod resolve {
@@ -141,7 +170,17 @@ pub mod threads {
 
     pub struct Thread(JoinHandle<()>);
 
+    rendezvous_core::opaque::opaque_debug!(Thread);
+
+    pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+        panic.downcast_ref::<String>().cloned().unwrap_or_default()
+    }
+
     impl Thread {
+        pub fn join(self) {
+            self.0.join().expect("no panic");
+        }
+
         pub fn id(&self) -> ThreadId {
             self.0.thread().id()
         }

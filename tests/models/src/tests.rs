@@ -8,7 +8,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 mod connection_pool;
+mod hash_store;
 mod inbox;
+mod io_thread;
+mod life;
+mod pending;
 mod plugin_threads;
 mod rpc_pool;
 

@@ -1,5 +1,6 @@
 //! State that the threads of one worker share: state machine, connections, and waiting callers.
 
+use super::life::{Life, LifeStage};
 use super::{AlreadyObserved, Listener, next_unless};
 use crate::agent::{Agent, Called, ControlCall, GroupEvent, Input, NotCallable, indicates_death, no_answer};
 use crate::connection::{CallError, Refusal, Status};
@@ -18,9 +19,6 @@ use rendezvous_core::error::Span;
 use rendezvous_core::opaque::opaque_debug;
 use rendezvous_core::rendezvous::parse::Endpoint;
 use slab::Slab;
-
-/// Timeout of undoing a cancelled join at the workers that were already notified.
-const TAKING_BACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum number of events that are kept until they are taken.
 const EVENTS_MAX: usize = 4096;
@@ -153,14 +151,6 @@ pub enum GroupCallError {
     },
 }
 
-/// Stage of the worker's life, for threads that wait for it.
-#[derive(Clone, Debug)]
-enum LifeStage {
-    Joining,
-    Member,
-    Over(Result<(), MembershipError>),
-}
-
 /// Connection to the worker at one address.
 struct Route {
     location: WorkerLocation,
@@ -187,10 +177,7 @@ pub(super) struct GroupShared {
     answers: Mutex<Answers>,
     last_answer: AtomicU64,
     calls: Mutex<Calls>,
-    life: Mutex<LifeStage>,
-    /// The join was cancelled. Changed under the lock of `life`.
-    is_cancelled: AtomicBool,
-    changed: Condvar,
+    life: Life,
     /// `None` after the end: no more events are added.
     event_sender: Mutex<Option<Sender<GroupEvent>>>,
     events: Receiver<GroupEvent>,
@@ -267,8 +254,9 @@ impl Drop for ActiveCall {
 impl GroupShared {
     pub(super) fn new() -> Arc<Self> {
         let (event_sender, events) = unbounded();
+        let clock = Clock::new();
         Arc::new(Self {
-            clock: Clock::new(),
+            clock,
             inputs: unbounded(),
             wakes: bounded(1),
             agent: Mutex::default(),
@@ -277,9 +265,7 @@ impl GroupShared {
             answers: Mutex::default(),
             last_answer: AtomicU64::new(0),
             calls: Mutex::default(),
-            life: Mutex::new(LifeStage::Joining),
-            is_cancelled: AtomicBool::new(false),
-            changed: Condvar::new(),
+            life: Life::new(clock),
             event_sender: Mutex::new(Some(event_sender)),
             events,
             events_lost: AtomicU64::new(0),
@@ -617,13 +603,8 @@ impl GroupShared {
         self.events_lost.load(Ordering::Relaxed)
     }
 
-    fn set_life(&self, life: LifeStage) {
-        *self.life.locked() = life;
-        self.changed.notify_all();
-    }
-
     pub(super) fn joined(&self) {
-        self.set_life(LifeStage::Member);
+        self.life.set(LifeStage::Member);
     }
 
     /// A thread of the worker has panicked: the worker ends abruptly with this reason.
@@ -643,7 +624,7 @@ impl GroupShared {
         };
         // A worker that has left completes its pending requests first.
         let has_parted = !has_left(&end);
-        self.set_life(LifeStage::Over(end));
+        self.life.set(LifeStage::Over(end));
         // Wakes the threads that wait for an event.
         self.event_sender.locked().take();
         if has_parted {
@@ -663,40 +644,17 @@ impl GroupShared {
     /// Cancels the join.
     pub(super) fn cancel_join(&self) {
         self.push_input(Input::Cancel);
-        let life = self.life.locked();
-        self.is_cancelled.store(true, Ordering::Relaxed);
-        drop(life);
-        self.changed.notify_all();
+        self.life.cancel_join();
     }
 
     /// Waits until the worker is a member or has failed; `None` at the deadline.
     pub(super) fn wait_joined(&self, until: Instant) -> Option<Result<(), MembershipError>> {
-        let is_cancelled = || self.is_cancelled.load(Ordering::Relaxed);
-        let mut life = self.wait(until, |life| matches!(life, LifeStage::Joining) && !is_cancelled());
-        if let (LifeStage::Joining, true) = (&life, is_cancelled()) {
-            let until = until.min(self.clock.now() + TAKING_BACK_TIMEOUT);
-            life = self.wait(until, |life| matches!(life, LifeStage::Joining));
-        }
-        match life {
-            LifeStage::Joining if is_cancelled() => Some(Err(MembershipError::Cancelled)),
-            LifeStage::Joining => None,
-            LifeStage::Member => Some(Ok(())),
-            LifeStage::Over(end) => Some(end),
-        }
+        self.life.wait_joined(until)
     }
 
     /// Waits until the worker is not in a group any more; `None` at the deadline.
     pub(super) fn wait_over(&self, until: Instant) -> Option<Result<(), MembershipError>> {
-        match self.wait(until, |life| !matches!(life, LifeStage::Over(_))) {
-            LifeStage::Over(end) => Some(end),
-            _ => None,
-        }
-    }
-
-    fn wait(&self, until: Instant, continues_in: impl Fn(&LifeStage) -> bool) -> LifeStage {
-        let timeout = until.since(self.clock.now());
-        let waited = self.changed.wait_timeout_while(self.life.locked(), timeout, |life| continues_in(life));
-        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+        self.life.wait_over(until)
     }
 }
 
