@@ -14,6 +14,8 @@ const CALLS_MAX: usize = 200;
 const SLOTS: usize = 3;
 /// Time that a call may wait, in milliseconds.
 const TIMEOUTS_MS: [i64; 4] = [0, 0, 1, -2];
+/// Calls of one input that may wait for longer, about 10 ms each.
+const WAITS_MAX: usize = 8;
 const KEYS: [&[u8]; 5] = [b"a", b"b", b"q", b"", b"\xff\0"];
 
 /// For any sequence of calls that respects the ownership that the header describes, with NULL and meaningless numbers for
@@ -46,6 +48,10 @@ struct Calls {
     watches: [*mut rdzv_watch; 1],
     leases: [*mut rdzv_lease; 1],
     buffers: [*mut rdzv_buffer; SLOTS],
+    rounds: rounds::Rounds,
+    rpc: workers::Rpc,
+    agents: agents::Agents,
+    waits: usize,
 }
 
 impl Default for Calls {
@@ -60,6 +66,10 @@ impl Default for Calls {
             watches: [null_mut()],
             leases: [null_mut()],
             buffers: [null_mut(); SLOTS],
+            rounds: rounds::Rounds::default(),
+            rpc: workers::Rpc::default(),
+            agents: agents::Agents::default(),
+            waits: 0,
         }
     }
 }
@@ -103,10 +113,18 @@ macro_rules! create {
     }};
 }
 
+// Behind the macros that they use. `fuzz/fuzz_targets/c_calls.rs` needs the paths.
+#[path = "c_calls/agents.rs"]
+mod agents;
+#[path = "c_calls/rounds.rs"]
+mod rounds;
+#[path = "c_calls/workers.rs"]
+mod workers;
+
 impl Calls {
     fn step(&mut self, entropy: &mut Entropy<'_>) {
         let at = entropy.below(SLOTS);
-        match entropy.below(24) {
+        match entropy.below(64) {
             0 => self.context_or_token(entropy, at),
             1 | 2 => self.new_store(entropy, at),
             3 => self.free(entropy, at),
@@ -118,8 +136,43 @@ impl Calls {
             18 => self.watch_or_lease(entropy, at),
             19 => self.new_loop(entropy, at),
             20 => self.submit(entropy, at),
-            _ => self.poll(entropy),
+            21..=23 => self.poll(entropy),
+            24..=26 => self.new_handler(entropy, at),
+            27..=30 => self.use_handler(entropy, at),
+            31 | 32 => self.use_rendezvous(entropy, at),
+            33 | 34 => self.url(entropy, at),
+            35 => self.free_round(entropy, at),
+            36..=38 => self.node(entropy, at),
+            39 => self.node_results(entropy, at),
+            40 | 41 => self.handlers(entropy, at),
+            42..=44 => self.new_worker(entropy, at),
+            45..=48 => self.rpc_call(entropy, at),
+            49 | 50 => self.use_worker(entropy, at),
+            51 => self.free_worker(entropy, at),
+            52 | 53 => self.loop_worker(entropy, at),
+            54..=56 => self.new_agent(entropy, at),
+            57..=60 => self.use_agent(entropy, at),
+            61 => self.free_agent(at),
+            _ => self.wait_and_poll(entropy),
         }
+    }
+
+    /// Counts a call that may wait for longer. Returns whether it may be made.
+    fn may_wait(&mut self) -> bool {
+        self.waits += 1;
+        self.waits <= WAITS_MAX
+    }
+
+    /// Waits until the loop has something to do, for a short time, and polls it.
+    fn wait_and_poll(&mut self, entropy: &mut Entropy<'_>) {
+        if self.may_wait() && !self.loops[0].is_null() {
+            // SAFETY: the loop is owned, and its descriptor is open as long as it.
+            let fd = unsafe { rdzv_loop_fd(self.loops[0]) };
+            let mut waiting = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: there is one entry.
+            unsafe { libc::poll(&raw mut waiting, 1, 2) };
+        }
+        self.poll(entropy);
     }
 
     fn context_or_token(&mut self, entropy: &mut Entropy<'_>, at: usize) {
@@ -425,6 +478,12 @@ impl Calls {
                     read(&result);
                 }
             }
+            if event.kind == RDZV_EVENT_AGENT {
+                self.agent_event(entropy, true);
+            } else if event.kind >= RDZV_EVENT_RPC_JOINED {
+                self.agent_event(entropy, false);
+                self.rpc_event(entropy, event.kind);
+            }
             // SAFETY: what the event points to is valid until the next one.
             unsafe {
                 if let Some(change) = event.change.as_ref() {
@@ -500,6 +559,17 @@ unsafe fn touch(data: *const u8, len: usize) {
             .sum::<u64>();
         core::hint::black_box(sum);
     }
+}
+
+fn touch_text(text: *const core::ffi::c_char) {
+    if !text.is_null() {
+        // SAFETY: the texts of the library end with NUL and are valid while their owner is.
+        core::hint::black_box(unsafe { CStr::from_ptr(text) }.to_bytes().len());
+    }
+}
+
+fn size_of_u32<T>() -> u32 {
+    u32::try_from(size_of::<T>()).expect("small")
 }
 
 /// Options of a client: mostly those of the server that all inputs share.

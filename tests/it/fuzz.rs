@@ -65,7 +65,7 @@ fn native_server_keeps_to_its_protocol() {
 
 #[test]
 fn c_calls_hold() {
-    run("c_calls", c_calls, 300, some_noise);
+    run("c_calls", c_calls, 1000, some_noise);
 }
 
 #[test]
