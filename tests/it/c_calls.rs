@@ -561,6 +561,16 @@ unsafe fn touch(data: *const u8, len: usize) {
     }
 }
 
+/// Returns user data that [`destroy_box`] frees.
+fn boxed(bytes: &[u8]) -> *mut c_void {
+    Box::into_raw(Box::new(bytes.to_vec())).cast()
+}
+
+unsafe extern "C" fn destroy_box(user_data: *mut c_void) {
+    // SAFETY: the user data is of `boxed`, and this is the last call with it.
+    drop(unsafe { Box::from_raw(user_data.cast::<Vec<u8>>()) });
+}
+
 fn touch_text(text: *const core::ffi::c_char) {
     if !text.is_null() {
         // SAFETY: the texts of the library end with NUL and are valid while their owner is.

@@ -29,7 +29,8 @@ impl Drop for Agents {
 
 /// Workers that exist in this process alone.
 struct Workers {
-    /// What they do.
+    /// What they do: 0 and 1 succeed at once, 2 fails at once, 3 ends by the stop signal, 4 and 5 refuse to start, 6 never
+    /// reports a start, 7 could not start, 8 loses the workers, 9 ignores the kill.
     mode: usize,
     running: Mutex<Running>,
 }
@@ -88,7 +89,6 @@ unsafe extern "C" fn start(user_data: *mut c_void, start: *const rdzv_worker_sta
     match mode {
         4 => return RDZV_EXHAUSTED,
         5 => return RDZV_IO,
-        // They start too late.
         6 => return RDZV_OK,
         7 => ranks.clone().for_each(|rank| running.notify(RDZV_WORKER_NOT_STARTED, rank, 1)),
         8 => running.notify(RDZV_WORKERS_LOST, 0, 0),
@@ -168,11 +168,6 @@ unsafe extern "C" fn record(_: *mut c_void, json: *const u8, len: usize) {
     unsafe { touch(json, len) };
 }
 
-unsafe extern "C" fn destroy_box(user_data: *mut c_void) {
-    // SAFETY: the user data is a box of this type, and this is the last call with it.
-    drop(unsafe { Box::from_raw(user_data.cast::<u64>()) });
-}
-
 fn agent_options(entropy: &mut Entropy<'_>) -> rdzv_agent_options {
     // SAFETY: zeros are valid options.
     let options: rdzv_agent_options = unsafe { core::mem::zeroed() };
@@ -224,7 +219,7 @@ impl Calls {
         let program = if may_fork { c"/bin/true" } else { c"/no-such-program" };
         options.program = if mode == 16 { null() } else { program.as_ptr() };
         create!(entropy, self.agents.agents[at], rdzv_agent_new(context, &raw const options, handler));
-        if !self.agents.agents[at].is_null() {
+        if may_fork && !self.agents.agents[at].is_null() {
             self.agents.guards_left -= 1;
         }
     }
@@ -259,7 +254,7 @@ impl Calls {
             }
             7 => return self.worker_group(entropy, agent),
             8 => {
-                let data = Box::into_raw(Box::new(7_u64)).cast();
+                let data = boxed(b"sink");
                 let sink = rdzv_agent_sink {
                     struct_size: size_of_u32::<rdzv_agent_sink>(),
                     reserved: 0,

@@ -1,12 +1,16 @@
 //! Calls of RPC workers, of their handlers and observers, and of workers in a loop.
 
 use super::*;
+use std::fs;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 const NAMES: [&[u8]; 4] = [b"w0", b"w1", b"none", b""];
 const HANDLERS: [&[u8]; 6] = [b"now", b"later", b"loop", b"none", b"", b"rdzv/x"];
 /// Longest queue of responders, so that each is used soon.
 const KEPT_MAX: usize = 8;
+/// Workers of one input: each has threads and sockets.
+const WORKERS_MAX: usize = 4;
 
 /// Handles of one input that belong to RPC.
 pub(super) struct Rpc {
@@ -14,7 +18,7 @@ pub(super) struct Rpc {
     workers: [*mut rdzv_rpc; 2],
     futures: [*mut rdzv_rpc_future; 2],
     observer: *mut rdzv_rpc_observer,
-    /// Workers that may still be created: each has threads and sockets.
+    /// Workers that may still be created.
     workers_left: usize,
 }
 
@@ -25,7 +29,7 @@ impl Default for Rpc {
             workers: [null_mut(); 2],
             futures: [null_mut(); 2],
             observer: null_mut(),
-            workers_left: 4,
+            workers_left: WORKERS_MAX,
         }
     }
 }
@@ -42,7 +46,28 @@ impl Drop for Rpc {
                 rdzv_rpc_responder_free(responder.0);
             }
         }
+        if self.workers_left < WORKERS_MAX {
+            await_pool_threads();
+        }
     }
+}
+
+/// Waits until the threads of freed workers have ended. The library does not join the threads of its pools, and what
+/// belongs to a thread that is ending looks like a leak.
+#[expect(clippy::disallowed_methods, reason = "a wait has a deadline")]
+fn await_pool_threads() {
+    let began = Instant::now();
+    while has_pool_threads() {
+        assert!(began.elapsed() < Duration::from_secs(10), "a thread of a pool outlives its worker by 10 s");
+        std::thread::yield_now();
+    }
+}
+
+fn has_pool_threads() -> bool {
+    let threads = fs::read_dir("/proc/self/task").expect("Linux lists the threads of a process");
+    // A thread may end in between.
+    let mut names = threads.filter_map(|thread| fs::read(thread.ok()?.path().join("comm")).ok());
+    names.any(|name| name == b"rdzv-rpc-work\n")
 }
 
 /// Responder that any thread may use.
@@ -55,11 +80,6 @@ unsafe impl Send for Kept {}
 fn kept() -> std::sync::MutexGuard<'static, Vec<Kept>> {
     static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
     KEPT.lock().expect("no call panics")
-}
-
-unsafe extern "C" fn destroy_box(user_data: *mut c_void) {
-    // SAFETY: the user data is a box of this type, and this is the last call with it.
-    drop(unsafe { Box::from_raw(user_data.cast::<Vec<u8>>()) });
 }
 
 fn read_request(request: *const rdzv_rpc_request) -> Vec<u8> {
@@ -160,10 +180,6 @@ unsafe extern "C" fn done(
         assert_eq!(rdzv_error_status(error), status);
         destroy_box(user_data);
     }
-}
-
-fn boxed(bytes: &[u8]) -> *mut c_void {
-    Box::into_raw(Box::new(bytes.to_vec())).cast()
 }
 
 /// Draws a call. A borrowed payload is in a box, which `release` frees.
