@@ -17,13 +17,30 @@ fn since_1970() -> Duration {
 
 pub(super) fn server() -> ServerConfig {
     static CONFIG: OnceLock<ServerConfig> = OnceLock::new();
-    let made =
-        || ServerConfig::from_pem(Protocol::Native, IDENTITY, None, since_1970).expect("a certificate");
-    CONFIG.get_or_init(made).clone()
+    CONFIG.get_or_init(|| server_of(Protocol::Native)).clone()
+}
+
+/// Returns the stage of a worker that accepts a connection of another one.
+pub(super) fn callee() -> TlsStage {
+    static CONFIG: OnceLock<ServerConfig> = OnceLock::new();
+    TlsStage::server(CONFIG.get_or_init(|| server_of(Protocol::Rpc)))
 }
 
 pub(crate) fn client() -> TlsStage {
     static CONFIG: OnceLock<ClientConfig> = OnceLock::new();
-    let made = || ClientConfig::from_pem(Protocol::Native, CA, None, since_1970).expect("a CA");
-    TlsStage::client(CONFIG.get_or_init(made), NAME).expect("a name")
+    TlsStage::client(CONFIG.get_or_init(|| client_of(Protocol::Native)), NAME).expect("a name")
+}
+
+/// Returns the stage of a worker that connects to another one.
+pub(super) fn caller() -> TlsStage {
+    static CONFIG: OnceLock<ClientConfig> = OnceLock::new();
+    TlsStage::client(CONFIG.get_or_init(|| client_of(Protocol::Rpc)), NAME).expect("a name")
+}
+
+fn server_of(protocol: Protocol) -> ServerConfig {
+    ServerConfig::from_pem(protocol, IDENTITY, None, since_1970).expect("a certificate")
+}
+
+fn client_of(protocol: Protocol) -> ClientConfig {
+    ClientConfig::from_pem(protocol, CA, None, since_1970).expect("a CA")
 }

@@ -71,6 +71,23 @@ impl TokenFiles {
         self.server_file(now).lines().any(|line| line.starts_with(token))
     }
 
+    /// Returns the tokens in the file of the RPC workers of a host: the one that it proves, and those that it accepts.
+    pub(super) fn of_worker(
+        &self,
+        kind: TokenKind,
+        (host, process): (usize, u32),
+        now: Instant,
+    ) -> Vec<String> {
+        let first = self.of_host(kind, (host, process), now);
+        let others = [(false, now < self.removed), (true, now >= self.added)];
+        let others = others
+            .into_iter()
+            .filter(|(_, is_accepted)| *is_accepted && kind == TokenKind::Full)
+            .map(|(second, _)| self.full(second))
+            .filter(|other| Some(other) != first.as_ref());
+        first.iter().cloned().chain(others).collect()
+    }
+
     /// Returns the token in the file of a host. Processes with a wrong token have different ones.
     pub(super) fn of_host(
         &self,

@@ -1,5 +1,5 @@
 //! World of nodes: whole nodes with their sessions, and the rounds, fences, watches, leases and barriers that depend on
-//! these, at one server with a few clients of c10d.
+//! these, at one server with a few clients of c10d. In a quarter of the worlds the nodes have workers of an RPC group.
 //!
 //! A run has three phases. In the *storm* nodes do anything while mishaps happen to them and to the server. Then
 //! mishaps stop, and each run must have a stable round within a bound: see [`world::HEALING_MAX`]. Then all nodes
@@ -12,12 +12,14 @@ mod order;
 mod process;
 mod referee;
 mod tamper;
+mod workers;
 mod world;
 
 pub(super) use mishap::Mishap;
 pub(super) use world::World;
 
 use rendezvous_core::wire::native::Terms;
+use workers::WorkerCue;
 
 /// Event of this world that is not caused by the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(super) enum Cue {
     Mishap(Mishap),
     /// The saboteur sends heartbeats for connections that have ended.
     SaboteurHeartbeat,
+    /// Something happens to the worker of a process; host and process.
+    Worker(usize, u32, WorkerCue),
     /// The next phase may begin.
     PhaseDue,
 }

@@ -298,6 +298,14 @@ impl Node {
         self.handle_event(context, referee, rules)
     }
 
+    pub(super) fn process_number(&self) -> Option<u32> {
+        self.process.as_ref().map(|process| process.number)
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        self.process.as_ref().is_some_and(Process::is_frozen)
+    }
+
     pub(super) fn is_process(&self, number: u32) -> bool {
         self.process.as_ref().is_some_and(|process| process.number == number)
     }

@@ -368,6 +368,10 @@ impl Process {
         self.frozen = true;
     }
 
+    pub(super) const fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
     /// Forgets when the server received the requests, since its deadlines move while it is frozen.
     pub(super) fn server_freezes(&mut self, until: Instant) {
         self.calls.values_mut().for_each(|call| call.wanted.taken_by = None);

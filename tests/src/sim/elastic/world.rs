@@ -14,6 +14,7 @@ use super::late_writer::LateWriter;
 use super::mishap::{Mishap, NextName, plan};
 use super::node::{GRACE_MAX, Node, PAUSE_MAX, SILENCE_MAX};
 use super::referee::{Referee, Status};
+use super::workers::Workers;
 use super::{Cue, Rules};
 use crate::sim::harness::history::CheckError;
 use crate::sim::harness::network::{Loss, Network, NetworkModel, Notice, Side};
@@ -63,6 +64,7 @@ pub(in crate::sim) struct World {
     nodes: Vec<Node>,
     clients: Vec<Client>,
     late_writers: Vec<LateWriter>,
+    workers: Workers,
     dead_sessions: Vec<DeadSession>,
     phase: Phase,
     storm_ends: Instant,
@@ -179,6 +181,9 @@ impl World {
             LateWriter::new(number, SimRng::new(seed, 4000 + number as u64), runs, &mut context)
         });
         let late_writers = late_writers.collect();
+        // TLS, tokens and small budgets are chosen by the lower bits, so workers meet all of them.
+        let has_workers = is_intact && seed / 64 % 4 == 1;
+        let workers = Workers::new(seed, if has_workers { nodes.len() } else { 0 });
         Self {
             rules,
             referee: Referee::default(),
@@ -186,6 +191,7 @@ impl World {
             nodes,
             clients,
             late_writers,
+            workers,
             dead_sessions: Vec::new(),
             phase: Phase::Storm,
             storm_ends,
@@ -215,6 +221,7 @@ impl World {
             ("answers of c10d that have a revision", checked.located),
         ];
         counts.extend(self.host.accept_counts());
+        counts.extend(self.workers.counts());
         let clients = self.nodes.len() + self.clients.len() + self.late_writers.len();
         self.context.finish((seed, Kind::Elastic), clients, played.map(|_| counts))
     }
@@ -226,6 +233,7 @@ impl World {
                 Happening::Notice(notice) => self.deliver(notice)?,
                 Happening::Event(world_event) => self.handle_event(world_event)?,
             }
+            self.workers.follow(&mut self.context, &self.nodes)?;
             self.check()?;
             self.change_phase()?;
         }
@@ -240,6 +248,9 @@ impl World {
 
     fn deliver(&mut self, notice: Notice) -> Result<(), CheckError> {
         let context = &mut self.context;
+        if self.workers.noticed(context, notice)? {
+            return Ok(());
+        }
         match notice {
             Notice::Accept(_) | Notice::Readable(_, Side::Server) | Notice::Writable(_, Side::Server) => {
                 self.host.noticed(context, notice)
@@ -321,6 +332,7 @@ impl World {
                 self.late_writers[number - first].poll(context);
                 Ok(())
             }
+            Cue::Worker(host, process, cue) => self.workers.handle(context, (host, process), cue, nodes),
             Cue::SaboteurHeartbeat => self.host.send_saboteur_heartbeats(context),
             Cue::Mishap(mishap) => self.apply_fault(mishap),
         }
@@ -451,6 +463,7 @@ impl World {
             }
             referee.check(context.now, server)?;
         }
+        self.workers.check(context)?;
         if let Some(what) = nodes.iter().find_map(|node| node.overdue(context.now)) {
             return Err(CheckError(what));
         }
@@ -484,6 +497,7 @@ impl World {
                 }
                 self.phase = Phase::ExitBarrier;
                 self.context.note(format_args!("all nodes leave"));
+                self.workers.leave(&mut self.context)?;
                 for node in &mut self.nodes {
                     node.leave_when_done(&mut self.context);
                 }
@@ -537,6 +551,7 @@ impl World {
             return Err(CheckError(format!("the server counts {there} sessions, and there are {here}")));
         }
         self.check_leases()?;
+        self.workers.check_healed(&self.nodes)?;
         for node in &self.nodes {
             if node.token_kind() != TokenKind::Full {
                 continue;

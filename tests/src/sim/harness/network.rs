@@ -8,7 +8,7 @@
 use super::event_queue::EventQueue;
 use super::sim_rng::SimRng;
 use rendezvous_core::time::{Duration, Instant};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 /// Id of a connection, unique in a run.
@@ -41,6 +41,8 @@ impl Side {
 pub(in crate::sim) enum Route {
     /// The server's address.
     Server,
+    /// The address of the worker of another client's host.
+    Worker(usize),
     /// An address without a host.
     Nowhere,
     /// The address of a host without a listening socket.
@@ -63,7 +65,7 @@ pub(in crate::sim) struct NetworkModel {
 /// Notification of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) enum Notice {
-    /// The server has a new connection.
+    /// The server, or a worker, has a new connection.
     Accept(Stream),
     /// The client's connection is established.
     Connected(Stream),
@@ -140,6 +142,8 @@ struct End {
 
 struct Link {
     client: usize,
+    /// The client whose worker is at the other end, in the place of the server.
+    worker: Option<usize>,
     /// Number of the server process that accepted it.
     epoch: Option<u32>,
     ends: [End; 2],
@@ -163,6 +167,8 @@ pub(in crate::sim) struct Network {
     pub(in crate::sim) listening: bool,
     /// Port of the server.
     pub(in crate::sim) port: u16,
+    /// Clients whose workers listen.
+    pub(in crate::sim) workers: BTreeSet<usize>,
 }
 
 impl Network {
@@ -177,6 +183,7 @@ impl Network {
             made: 0,
             listening: true,
             port: 1,
+            workers: BTreeSet::new(),
         }
     }
 
@@ -222,7 +229,8 @@ impl Network {
             held_until: now,
             cut: false,
         };
-        self.links.insert(stream, Link { client, epoch: None, ends: [end(), end()] });
+        let worker = if let Route::Worker(worker) = route { Some(worker) } else { None };
+        self.links.insert(stream, Link { client, worker, epoch: None, ends: [end(), end()] });
         let at = now + self.latency();
         self.event_queue.schedule(at, Event::Knock(stream, route));
         stream
@@ -353,6 +361,11 @@ impl Network {
         self.links.get(&stream).map(|link| link.client)
     }
 
+    /// Returns the client whose worker is at the other end of a connection.
+    pub(in crate::sim) fn worker_of(&self, stream: Stream) -> Option<usize> {
+        self.links.get(&stream)?.worker
+    }
+
     /// Returns all connections in the order in which they were made.
     pub(in crate::sim) fn streams(&self) -> impl Iterator<Item = Stream> {
         self.links.keys().copied()
@@ -374,7 +387,10 @@ impl Network {
             | Event::Ready(stream, side) => (*stream, *side),
         };
         let link = self.links.get_mut(&stream)?;
-        let held = self.partitioned_until[link.client][side as usize].max(link.end(side).held_until);
+        let mut held = self.partitioned_until[link.client][side as usize].max(link.end(side).held_until);
+        if let Some(worker) = link.worker {
+            held = held.max(self.partitioned_until[worker][side.other() as usize]);
+        }
         if held > now && !matches!(event, Event::Ready(..)) {
             // Events that are held together keep their order, since all are scheduled for the same time.
             self.event_queue.schedule(held, event);
@@ -422,18 +438,18 @@ impl Network {
     }
 
     fn knock(&mut self, now: Instant, stream: Stream, route: Route) -> Option<Notice> {
-        let latency = self.latency();
+        let (latency, is_heard) = (self.latency(), self.listens(route));
         let link = self.links.get_mut(&stream)?;
         if link.end(Side::Client).life == Life::Closed {
             self.links.remove(&stream);
             return None;
         }
         match route {
-            Route::Server if self.listening => {
+            Route::Server | Route::Worker(_) if is_heard => {
                 self.event_queue.schedule(now + latency, Event::Answer(stream, Notice::Connected(stream)));
                 Some(Notice::Accept(stream))
             }
-            Route::Server | Route::Closed => {
+            Route::Server | Route::Worker(_) | Route::Closed => {
                 link.end(Side::Server).life = Life::Closed;
                 self.event_queue.schedule(now + latency, Event::Answer(stream, Notice::Refused(stream)));
                 None
@@ -445,11 +461,20 @@ impl Network {
         }
     }
 
+    fn listens(&self, route: Route) -> bool {
+        match route {
+            Route::Server => self.listening,
+            Route::Worker(worker) => self.workers.contains(&worker),
+            Route::Nowhere | Route::Closed => false,
+        }
+    }
+
     fn dispatch(&mut self, now: Instant, stream: Stream, to: Side, segment: Segment) {
         let latency = self.latency();
         let Some(link) = self.links.get_mut(&stream) else { return };
-        let (slow_until, by) = self.slow_until[link.client];
-        let latency = if now < slow_until { latency + by } else { latency };
+        let hosts = [Some(link.client), link.worker].into_iter().flatten();
+        let slow = hosts.map(|host| self.slow_until[host]).filter(|(until, _)| now < *until);
+        let latency = slow.fold(latency, |latency, (_, by)| latency + by);
         let end = link.end(to);
         if end.cut || end.reset {
             return;
