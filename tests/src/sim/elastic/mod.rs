@@ -1,10 +1,12 @@
 //! World of nodes: whole nodes with their sessions, and the rounds, fences, watches, leases and barriers that depend on
-//! these, at one server with a few clients of c10d. In a quarter of the worlds the nodes have workers of an RPC group.
+//! these, at one server with a few clients of c10d. In a quarter of the worlds the nodes have workers of an
+//! RPC group, and other hosts have agents.
 //!
 //! A run has three phases. In the *storm* nodes do anything while mishaps happen to them and to the server. Then
 //! mishaps stop, and each run must have a stable round within a bound: see [`world::HEALING_MAX`]. Then all nodes
 //! leave, and the server must hold no session. Each host, the server's too, has a clock of its own.
 
+mod agents;
 mod late_writer;
 mod mishap;
 mod node;
@@ -18,6 +20,7 @@ mod world;
 pub(super) use mishap::Mishap;
 pub(super) use world::World;
 
+use agents::AgentCue;
 use rendezvous_core::wire::native::Terms;
 use workers::WorkerCue;
 
@@ -42,6 +45,8 @@ pub(super) enum Cue {
     SaboteurHeartbeat,
     /// Something happens to the worker of a process; host and process.
     Worker(usize, u32, WorkerCue),
+    /// Something happens to an agent: host, number of the agent.
+    Agent(usize, u32, AgentCue),
     /// The next phase may begin.
     PhaseDue,
 }

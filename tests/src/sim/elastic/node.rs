@@ -464,7 +464,7 @@ impl Node {
                     self.failed(context, referee, &order, &failure, code)?;
                 }
                 ProcessEvent::Pushed(owned_frame) => self.pushed(&owned_frame)?,
-                ProcessEvent::Node(order, event) => {
+                ProcessEvent::Node(order, event, _) => {
                     rules.denied += u64::from(event == NodeEvent::Refused(FaultCode::PermissionDenied));
                     self.reported(context, referee, order, event)?;
                 }

@@ -1,7 +1,10 @@
 //! Process of a node: the client machine of the library, driven as its driver does, over the simulated network and by a
 //! clock of its own. It can freeze and die.
 
+mod event;
 mod greeting;
+
+pub(super) use event::{NodeEvent, Slot};
 
 use super::super::faults::Sabotage;
 use super::super::host::Security;
@@ -21,7 +24,8 @@ use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::node::native_client::{
     BeginError, Ending, Event, Failed, Input, NativeClient, NativeOptions, Output, Taken, ToWrite,
 };
-use rendezvous_core::rendezvous::participant::{self, Part};
+use rendezvous_core::rendezvous::participant::Part;
+use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::session::client::Identity;
 use rendezvous_core::store::op::Key;
 use rendezvous_core::time::{Duration, Instant, PauseDetector, Poller};
@@ -29,7 +33,6 @@ use rendezvous_core::tls::TlsStage;
 use rendezvous_core::wire::native::{ClientFrame, FaultCode, MAGIC, Message, ServerFrame};
 use rendezvous_core::wire::sink::Sink;
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::net::SocketAddr;
 
 /// Requests that one process may have under way: few, so that the table is sometimes full.
@@ -46,8 +49,8 @@ pub(super) enum ProcessEvent {
     Responded(u64, Order, OwnedFrame),
     Failed(u64, Order, Failure, Option<FaultCode>, RequestTimes),
     Pushed(OwnedFrame),
-    /// An event of the node, and the request that it answers, if the node awaits that.
-    Node(Option<Order>, NodeEvent),
+    /// An event of the node, and the request that it answers, if the node awaits that; as its agent knows it.
+    Node(Option<Order>, NodeEvent, Option<RoundEvent>),
     Over(Ending),
 }
 
@@ -71,79 +74,6 @@ impl RequestTimes {
 
 /// Longest time for an answer to arrive, without mishaps.
 const ANSWER_MAX: Duration = Duration::from_millis(600);
-
-/// Event of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NodeEvent {
-    Seated,
-    Standby,
-    Formed(Slot),
-    Refused(FaultCode),
-    /// The run is closed.
-    Closed,
-    NotNeeded,
-    NodesWaiting(u32),
-    PeerDied {
-        round: u64,
-        node: String,
-    },
-    RoundOver(u64),
-    Excluded(u64),
-    Replaced,
-    Left,
-}
-
-/// Round that a node got.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
-    pub(super) round: u64,
-    pub(super) rank: u32,
-    pub(super) nodes: u32,
-    pub(super) rank_first: u64,
-    pub(super) world_size: u64,
-    pub(super) leader: Vec<u8>,
-    /// With the slash before it.
-    pub(super) namespace: Vec<u8>,
-}
-
-impl fmt::Display for NodeEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Formed(Slot { round, rank, nodes, .. }) => write!(f, "of round {round}: {rank} of {nodes}"),
-            Self::PeerDied { round, node } => write!(f, "that {node} died in round {round}"),
-            other => write!(f, "{other:?}"),
-        }
-    }
-}
-
-impl NodeEvent {
-    fn of(event: &participant::Event<'_>) -> Self {
-        match *event {
-            participant::Event::Seated => Self::Seated,
-            participant::Event::Standby { .. } => Self::Standby,
-            participant::Event::Formed(joined) => Self::Formed(Slot {
-                round: joined.round,
-                rank: joined.node_rank,
-                nodes: joined.nodes,
-                rank_first: joined.rank_first,
-                world_size: joined.world_size,
-                leader: joined.leader.to_vec(),
-                namespace: joined.namespace.pieces().concat(),
-            }),
-            participant::Event::Refused(fault) => Self::Refused(fault.code),
-            participant::Event::Closed { .. } | participant::Event::JobFailed { .. } => Self::Closed,
-            participant::Event::NotNeeded => Self::NotNeeded,
-            participant::Event::NodesWaiting { nodes } => Self::NodesWaiting(nodes),
-            participant::Event::PeerDied { round, node, .. } => {
-                Self::PeerDied { round, node: String::from_utf8_lossy(node).into_owned() }
-            }
-            participant::Event::RoundOver { round, .. } => Self::RoundOver(round),
-            participant::Event::Excluded { round } => Self::Excluded(round),
-            participant::Event::Replaced { .. } => Self::Replaced,
-            participant::Event::Left => Self::Left,
-        }
-    }
-}
 
 struct Call {
     request: Request,
@@ -358,6 +288,11 @@ impl Process {
             return;
         }
         let id = sim_rng.pick(&ids);
+        self.cancel(context, id);
+    }
+
+    /// Cancels a call.
+    pub(super) fn cancel(&mut self, context: &mut SimContext, id: u64) {
         if let Some(failed) = self.machine.cancel(self.clock.shows(context.now), id) {
             context.note(format_args!("{} gives {id} up", self.name));
             self.failed(&failed, None);
@@ -598,9 +533,9 @@ impl Process {
             }
             Event::Node(id, event) => {
                 let order = id.and_then(|id| self.calls.remove(&id)).map(|call| call.order);
-                let event = NodeEvent::of(&event);
+                let (event, round_event) = (NodeEvent::of(&event), event::round_event(&event));
                 self.pace(context.now, &event);
-                ProcessEvent::Node(order, event)
+                ProcessEvent::Node(order, event, round_event)
             }
         };
         self.message.push_back(event);

@@ -10,6 +10,7 @@ use super::super::world::{
     Happening, SimContext, WorldEvent, behaviour, random_network_model, server_limits,
 };
 use super::super::{Failure, Kind, Options, Report};
+use super::agents::Agents;
 use super::late_writer::LateWriter;
 use super::mishap::{Mishap, NextName, plan};
 use super::node::{GRACE_MAX, Node, PAUSE_MAX, SILENCE_MAX};
@@ -39,6 +40,11 @@ fn network_model(sim_rng: &mut SimRng) -> NetworkModel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Storm,
+    /// No more mishaps happen, and each agent must end by then.
+    Working {
+        by: Instant,
+        look_at: Instant,
+    },
     /// No more mishaps happen, and each run must have a stable round by then. `look_at` is the time of the next check;
     /// `stood` says whether the last one passed.
     Healing {
@@ -65,6 +71,7 @@ pub(in crate::sim) struct World {
     clients: Vec<Client>,
     late_writers: Vec<LateWriter>,
     workers: Workers,
+    agents: Agents,
     dead_sessions: Vec<DeadSession>,
     phase: Phase,
     storm_ends: Instant,
@@ -89,6 +96,8 @@ pub(super) const HEALING_MAX: Duration = SILENCE_MAX
 
 /// Time until the server notices the end of a process over a free path. Bytes in transit arrive first.
 const NOTICE_MAX: Duration = Duration::from_secs(1);
+/// Time from the last mishap to the end of the last agent: some restarts, and joins that time out.
+const WORK_MAX: Duration = Duration::from_secs(120);
 /// Time for which a run must have been stable.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
@@ -105,7 +114,11 @@ impl World {
         let is_intact = options.sabotage == Sabotage::None;
         let (has_tls, has_tokens) = (is_intact && seed % 4 == 3, is_intact && seed / 4 % 4 == 1);
         let others: &[TokenKind] = if has_tokens { &OTHERS } else { &[] };
-        let parties = nodes + others.len() + clients + late_writers;
+        // TLS, tokens and small budgets are chosen by the lower bits, so workers and agents meet all of them.
+        let has_jobs = is_intact && seed / 64 % 4 == 1;
+        let agents = if has_jobs { 1 + sim_rng.index(3) } else { 0 };
+        let first_agent = nodes + others.len() + clients + late_writers;
+        let parties = first_agent + agents;
         let network = Network::new(SimRng::new(seed, 1001), network_model(&mut sim_rng), parties);
         let key_space = KeySpace { registers: 4, counters: 3, pairs: 2, queues: 3, barriers: 1, clients };
         let mut context = SimContext::new(network, SimRng::new(seed, 1003), key_space, options);
@@ -149,8 +162,7 @@ impl World {
             context.security = Security::Tls;
         }
         if has_tokens {
-            let hosts = nodes + others.len();
-            context.token_files = Some(TokenFiles::new(SimRng::new(seed, 1004), hosts, storm));
+            context.token_files = Some(TokenFiles::new(SimRng::new(seed, 1004), parties, storm));
         }
         let conduct = (ClientConduct::Late, context.security);
         let accepting = Accepting::new(SimRng::new(seed, 1005), is_intact);
@@ -181,9 +193,8 @@ impl World {
             LateWriter::new(number, SimRng::new(seed, 4000 + number as u64), runs, &mut context)
         });
         let late_writers = late_writers.collect();
-        // TLS, tokens and small budgets are chosen by the lower bits, so workers meet all of them.
-        let has_workers = is_intact && seed / 64 % 4 == 1;
-        let workers = Workers::new(seed, if has_workers { nodes.len() } else { 0 });
+        let workers = Workers::new(seed, if has_jobs { nodes.len() } else { 0 });
+        let agents = Agents::new(seed, &mut context, (first_agent, agents), &rules);
         Self {
             rules,
             referee: Referee::default(),
@@ -192,6 +203,7 @@ impl World {
             clients,
             late_writers,
             workers,
+            agents,
             dead_sessions: Vec::new(),
             phase: Phase::Storm,
             storm_ends,
@@ -222,6 +234,7 @@ impl World {
         ];
         counts.extend(self.host.accept_counts());
         counts.extend(self.workers.counts());
+        counts.extend(self.agents.counts());
         let clients = self.nodes.len() + self.clients.len() + self.late_writers.len();
         self.context.finish((seed, Kind::Elastic), clients, played.map(|_| counts))
     }
@@ -262,6 +275,10 @@ impl World {
                 if let Some(node) = self.nodes.iter_mut().find(|node| node.owns(stream)) {
                     return node.noticed(context, &mut self.referee, &mut self.rules, notice);
                 }
+                if self.agents.owns(stream) {
+                    let (referee, rules) = (&mut self.referee, &mut self.rules);
+                    return self.agents.noticed(context, referee, rules, (stream, notice));
+                }
                 if let Some(client) = self.clients.iter_mut().find(|client| client.owns(stream)) {
                     return client.noticed(context, notice);
                 }
@@ -300,6 +317,15 @@ impl World {
         let first = self.nodes.len() + self.clients.len();
         let Self { context, referee, rules, nodes, .. } = self;
         match cue {
+            Cue::Due(host, _)
+            | Cue::Resolved(host, ..)
+            | Cue::Thaw(host, _)
+            | Cue::StartProcess(host)
+            | Cue::Agent(host, ..)
+                if self.agents.has(host) =>
+            {
+                self.agents.handle(context, referee, rules, (host, cue))
+            }
             Cue::Due(host, number) if nodes[host].is_process(number) => {
                 nodes[host].with(context, referee, rules, |process, context| {
                     process.poll(context);
@@ -323,7 +349,12 @@ impl World {
                 self.host.thaw(context)
             }
             Cue::ServerThaws(_) => Ok(()),
-            Cue::Due(..) | Cue::Resolved(..) | Cue::Wake(..) | Cue::Thaw(..) | Cue::PhaseDue => Ok(()),
+            Cue::Due(..)
+            | Cue::Resolved(..)
+            | Cue::Wake(..)
+            | Cue::Thaw(..)
+            | Cue::Agent(..)
+            | Cue::PhaseDue => Ok(()),
             Cue::StartProcess(host) => {
                 nodes[host].start_process(context, referee, rules);
                 Ok(())
@@ -343,7 +374,10 @@ impl World {
         let now = context.now;
         context.note(format_args!("mishap: {mishap:?}"));
         let streams: Vec<_> = context.network.streams().collect();
-        let host = context.sim_rng.index(nodes.len());
+        // Mishaps happen to the hosts of agents, too.
+        let node_hosts = nodes.len();
+        let drawn = context.sim_rng.index(node_hosts + self.agents.count());
+        let host = if drawn < node_hosts { drawn } else { self.agents.first_host() + drawn - node_hosts };
         let mut failure = |host: usize, until: Instant| {
             if let Some(node) = nodes.get_mut(host) {
                 node.trouble_until = node.trouble_until.max(until);
@@ -393,9 +427,14 @@ impl World {
                         node.server_freezes(now + span);
                         referee.delay_host(host, span + SILENCE_MAX);
                     }
+                    self.agents.server_freezes(now + span);
                     let thaws = Cue::ServerThaws(self.host.epoch());
                     context.event_queue.schedule(now + span, WorldEvent::Elastic(thaws));
                 }
+            }
+            Mishap::Freeze(span) if self.agents.has(host) => {
+                context.note(format_args!("the agent of host {host} freezes"));
+                self.agents.freeze(context, host, span);
             }
             Mishap::Freeze(span) => {
                 if let Some(number) = nodes[host].freeze() {
@@ -403,6 +442,10 @@ impl World {
                     nodes[host].trouble_until = nodes[host].trouble_until.max(now + span);
                     context.event_queue.schedule(now + span, WorldEvent::Elastic(Cue::Thaw(host, number)));
                 }
+            }
+            Mishap::Crash(span, _) if self.agents.has(host) => {
+                context.note(format_args!("the agent of host {host} dies"));
+                self.agents.crash(context, host, span);
             }
             Mishap::Crash(span, next_name) => return self.crash(host, span, next_name),
             Mishap::Restart(span) => {
@@ -464,6 +507,7 @@ impl World {
             referee.check(context.now, server)?;
         }
         self.workers.check(context)?;
+        self.agents.check(context)?;
         if let Some(what) = nodes.iter().find_map(|node| node.overdue(context.now)) {
             return Err(CheckError(what));
         }
@@ -483,8 +527,21 @@ impl World {
             Phase::Storm if context.now >= self.storm_ends => {
                 context.stormy = false;
                 context.note(format_args!("the storm is over"));
-                let by = context.now + HEALING_MAX;
-                self.schedule_check(by, false);
+                let by = context.now + WORK_MAX;
+                self.work_on(by);
+            }
+            Phase::Working { by, look_at } if context.now >= look_at => {
+                if self.agents.are_over() {
+                    let by = context.now + HEALING_MAX;
+                    self.schedule_check(by, false);
+                } else if context.now >= by {
+                    let unfinished = self.agents.unfinished();
+                    return Err(CheckError(format!(
+                        "agents are at work {WORK_MAX:?} after the storm: {unfinished}"
+                    )));
+                } else {
+                    self.work_on(by);
+                }
             }
             Phase::Healing { by, look_at, stood } if context.now >= look_at => {
                 match self.check_healed() {
@@ -510,6 +567,14 @@ impl World {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Looks at the agents at once, and then each second, until they have ended.
+    fn work_on(&mut self, by: Instant) {
+        let pause = if self.phase == Phase::Storm { Duration::ZERO } else { LOOK_PAUSE };
+        let look_at = self.context.now + pause;
+        self.phase = Phase::Working { by, look_at };
+        self.context.event_queue.schedule(look_at, WorldEvent::Elastic(Cue::PhaseDue));
     }
 
     fn schedule_check(&mut self, by: Instant, stood: bool) {
@@ -546,7 +611,7 @@ impl World {
             return Err(CheckError("a late writer is still connected".to_owned()));
         }
         let there = self.host.machine().map_or(0, |machine| machine.stats().sessions);
-        let here = self.nodes.iter().filter(|node| node.has_session()).count();
+        let here = self.nodes.iter().filter(|node| node.has_session()).count() + self.agents.sessions();
         if there != here {
             return Err(CheckError(format!("the server counts {there} sessions, and there are {here}")));
         }
