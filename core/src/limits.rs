@@ -369,8 +369,9 @@ pub struct RendezvousLimits {
     /// Maximum size of the names and values of one node's labels together, in bytes.
     pub label_bytes_max: usize,
     /// Maximum size of what the service remembers and no session is charged for, in bytes: the runs without nodes, and the
-    /// failures of hosts. Beyond it, the service forgets runs without nodes, as for [`Self::runs_max`], and then the
-    /// failures of the hosts of the run at hand.
+    /// failures of hosts, of 1024 in each run. Beyond it, the service forgets the failures of the hosts of the run that the
+    /// input updates, and then runs without nodes, as for [`Self::runs_max`].
+    /// The names and addresses in the last round of a run with nodes are not included.
     pub remembered_bytes_max: usize,
 }
 

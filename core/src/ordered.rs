@@ -352,6 +352,11 @@ impl<K, V> Map<K, V> {
         self.list.entries.len()
     }
 
+    /// Returns the number of entries for which there is memory.
+    pub const fn capacity(&self) -> usize {
+        self.list.entries.capacity()
+    }
+
     pub const fn is_empty(&self) -> bool {
         self.list.entries.is_empty()
     }

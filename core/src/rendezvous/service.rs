@@ -259,7 +259,7 @@ impl Rendezvous {
             return Ok(index);
         }
         if self.runs.len() >= self.limits.runs_max {
-            self.forget_one();
+            self.forget_one(RunIndex::MAX);
         }
         if self.runs.len() >= self.limits.runs_max {
             return Err(limit_exceeded("runs", self.runs.len() + 1, self.limits.runs_max));
@@ -269,10 +269,11 @@ impl Rendezvous {
         Ok(index)
     }
 
-    /// Forgets the run that has been without nodes for longest, of the closed runs if there is one. Returns whether there
-    /// was such a run.
-    fn forget_one(&mut self) -> bool {
-        let Some((_, index)) = self.idle_runs.first() else { return false };
+    /// Forgets the run that has been without nodes for longest, of the closed runs if there is one, unless it is the one that
+    /// the input updates. Returns whether it has forgotten a run.
+    fn forget_one(&mut self, updated: RunIndex) -> bool {
+        let first = self.idle_runs.first().filter(|(_, index)| *index != updated);
+        let Some((_, index)) = first else { return false };
         let run = self.remove(index);
         self.effects.outputs.extend(run.kept().map(Output::Delete));
         self.first_round = self.first_round.max(run.next_round);
@@ -324,9 +325,7 @@ impl Rendezvous {
                 self.idle_runs.insert((idle, self.idle_count), index);
             }
         }
-        let bytes = run.unowned_bytes();
-        self.remembered_bytes = self.remembered_bytes - run.remembered_bytes + bytes;
-        run.remembered_bytes = bytes;
+        run.count_unowned(&mut self.remembered_bytes);
         if run.is_blank() {
             self.remove(index);
         }
@@ -340,15 +339,14 @@ impl Rendezvous {
     /// Keeps the bytes that are remembered within their limit, after an update of a run.
     fn forget_excess(&mut self, updated: RunIndex) {
         while self.remembered_bytes > self.limits.remembered_bytes_max {
-            if self.forget_one() {
-                continue;
+            // Its own failures of hosts before the runs of others.
+            if let Some(run) = self.runs.get_mut(updated)
+                && run.forget_hosts()
+            {
+                run.count_unowned(&mut self.remembered_bytes);
+            } else if !self.forget_one(updated) {
+                return;
             }
-            // All that is left are failures of hosts, of runs with nodes.
-            let Some(run) = self.runs.get_mut(updated) else { return };
-            run.forget_hosts();
-            self.remembered_bytes -= run.remembered_bytes;
-            run.remembered_bytes = 0;
-            return;
         }
     }
 

@@ -17,12 +17,12 @@ use crate::wire::sink::{Length, Sink};
 /// What a connection's input begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A whole frame, which [`parse_frame`] reads. Its length is checked, its opcode is not.
+    /// A whole frame, which [`parse_frame`] reads. Its opcode and lengths are valid; it may be a second VALIDATE.
     Frame {
         /// Length of the frame, in bytes.
         bytes: usize,
     },
-    /// The greeting, which was the one that is expected.
+    /// A valid greeting.
     Greeting {
         /// Length of the frame, in bytes.
         bytes: usize,

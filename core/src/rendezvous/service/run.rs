@@ -122,7 +122,7 @@ pub(super) struct Run {
     hosts: Named<HostRecord>,
     /// Bytes of `hosts`.
     host_bytes: usize,
-    /// Bytes that the service counts for what it remembers of the run.
+    /// Bytes that [`Self::count_unowned`] has counted last.
     pub(super) remembered_bytes: usize,
     /// When the service is to update this run.
     pub(super) armed: Option<Instant>,
@@ -130,11 +130,18 @@ pub(super) struct Run {
     pub(super) idle_key: Option<(Idle, u64)>,
 }
 
-/// Bytes of a run without nodes, without its name: what the allocator needs for it, and its entries in the lists of runs.
-const RUN_BYTES: usize = size_of::<Run>() + 256;
+/// Bytes of a run without nodes, without its name: what the allocator needs for it, its entries in the lists of runs, the
+/// fence of its last round, and the name of the node that closed it.
+const RUN_BYTES: usize = size_of::<Run>() + 768;
 
-/// Bytes of the record of a host, without its name.
-const HOST_BYTES: usize = size_of::<HostRecord>() + 64;
+/// Bytes that the lists of nodes keep for a node when it has left.
+const MEMBER_BYTES: usize = size_of::<Member>() + 64;
+
+/// Bytes of the record of a host, without its name: the record, its entries in two lists, and the allocator's share.
+const HOST_BYTES: usize = 160;
+
+/// Maximum number of hosts of one run whose failures are remembered; beyond it, all of them are forgotten.
+const HOSTS_MAX: usize = 1024;
 
 impl Run {
     pub(super) const fn new(id: RunId, first_round: u64) -> Self {
@@ -180,10 +187,16 @@ impl Run {
         self.members.is_empty().then_some(idle)
     }
 
-    /// Returns the bytes that no session is charged for: the hosts that failed, and all of a run without nodes.
-    pub(super) fn unowned_bytes(&self) -> usize {
-        let failure = self.failure.as_ref().map_or(0, |failure| failure.len());
-        self.host_bytes + if self.members.is_empty() { RUN_BYTES + 2 * self.id.len() + failure } else { 0 }
+    /// Counts the bytes that no session is charged for in `sum`: the hosts that failed, and all of a run without nodes.
+    #[inline(never)]
+    pub(super) fn count_unowned(&mut self, sum: &mut usize) {
+        let mut bytes = self.host_bytes;
+        if self.members.is_empty() {
+            bytes += RUN_BYTES + 3 * self.id.len() + self.members.capacity() * MEMBER_BYTES;
+            bytes += self.failure.as_ref().map_or(0, |failure| failure.len());
+        }
+        *sum = *sum - self.remembered_bytes + bytes;
+        self.remembered_bytes = bytes;
     }
 
     /// Iterates over the rounds whose keys are not deleted yet, of a run without nodes.
@@ -481,10 +494,11 @@ impl Run {
         }
     }
 
-    /// Forgets the failures of all hosts.
-    pub(super) fn forget_hosts(&mut self) {
+    /// Forgets the failures of all hosts. Returns whether there were any.
+    #[inline(never)]
+    pub(super) fn forget_hosts(&mut self) -> bool {
         self.hosts = Named::new();
-        self.host_bytes = 0;
+        core::mem::take(&mut self.host_bytes) > 0
     }
 
     fn remember_failure(&mut self, now: Instant, host: &str) {
@@ -494,6 +508,9 @@ impl Run {
         let record = HostRecord::add(self.hosts.get(host.as_bytes()).copied(), &policy, now);
         if self.hosts.insert(host.as_bytes(), record).is_none() {
             self.host_bytes += HOST_BYTES + host.len();
+            if self.hosts.len() > HOSTS_MAX {
+                self.forget_hosts();
+            }
         }
     }
 

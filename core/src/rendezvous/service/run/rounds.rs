@@ -48,9 +48,10 @@ impl Run {
             if self.members.is_empty() && !self.phase.is_live() {
                 // The next node starts the run anew, except for the number of the round. A closed run stays closed.
                 (self.founding, self.record) = (None, None);
-                match self.phase {
-                    Phase::Closed => self.hosts.clear(),
-                    _ => self.phase = Phase::Gathering,
+                if self.phase.is_closed() {
+                    self.forget_hosts();
+                } else {
+                    self.phase = Phase::Gathering;
                 }
             }
             let Some(view) = self.view() else { break None };

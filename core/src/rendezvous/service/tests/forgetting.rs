@@ -201,3 +201,39 @@ fn what_is_no_longer_remembered_is_not_counted() {
     world.close_run("l");
     assert_eq!(world.service.remembered_bytes, 2 * of_k, "as long a name");
 }
+
+#[test]
+fn a_run_that_has_just_been_closed_is_not_forgotten_at_once() {
+    let mut world = world_of_bytes(16 << 10);
+    let long = |number: u32| format!("{number:0>1000}");
+    for number in 0..20 {
+        world.join_run(&long(number), "a");
+        world.leave("a");
+    }
+    world.join_run("job", "k");
+    world.close_run("job");
+    world.leave("k");
+    assert!(world.service.remembered_bytes <= 20 << 10, "one run more at most");
+    assert!(world.join_run("job", "l").starts_with("error"), "it is closed for a late node");
+}
+
+#[test]
+fn a_run_remembers_a_thousand_failed_hosts_and_none_when_it_is_closed() {
+    let mut world = world_of_bytes(64 << 20);
+    world.join_all("k l");
+    for number in 0..1100 {
+        let node = format!("h{number}");
+        world.join(&node);
+        world.die(&node);
+        world.pass(Duration::from_millis(1));
+    }
+    let of_hosts = world.service.remembered_bytes;
+    assert!((1..80 * 200).contains(&of_hosts), "{of_hosts}");
+    assert!(world.join("h1099").starts_with("error: host h1099"));
+    assert!(!world.join("h75").starts_with("error"), "its failure is forgotten");
+    world.close_run(RUN);
+    world.leave("h75");
+    world.leave("k");
+    world.leave("l");
+    assert!(world.service.remembered_bytes < 10_000, "{}", world.service.remembered_bytes);
+}
