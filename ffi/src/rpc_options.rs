@@ -34,7 +34,8 @@ pub struct rdzv_rpc_options {
     /// Store over which the group meets instead; NULL: `init_method`. The keys of the group are those of
     /// the store, so use a prefix for each group (`rdzv_store_new_prefix`). The worker keeps a
     /// reference; the caller may free its handle. If its session proves a token (`auth_token_file`), the
-    /// worker requires a token of that file from its callers, and the first one from those that it calls.
+    /// worker requires a token of that file from its callers, and the first one from those that it calls,
+    /// unless it has a file of its own (`auth_token_file` below).
     pub store: *const rdzv_store,
     /// Token that cancels the worker's creation and the calls that wait on its handle; NULL: none does.
     pub token: *const rdzv_cancel_token,
@@ -83,9 +84,9 @@ pub struct rdzv_rpc_options {
     /// TLS of the calls between workers, in which each is a server and a client; NULL: none. All workers of
     /// a group need it. `tls.server_name` is the name that all their certificates contain.
     pub tls: *const rdzv_tls_options,
-    /// File with the tokens that the workers prove to each other, over any store; NULL: that of `store`, if
-    /// its session proves a token. A worker calls with the first one and accepts each. All workers of a
-    /// group need the same.
+    /// File with the tokens that the workers of the backend `tcp` prove to each other, over any store; NULL:
+    /// that of `store`, if its session proves a token. A worker calls with the first one and accepts each.
+    /// All workers of a group need the same. A backend of the program does not get it.
     pub auth_token_file: *const c_char,
 }
 growing!(rdzv_rpc_options: 192);

@@ -234,8 +234,8 @@ struct rpc_options {
   const cancel_token* token = nullptr;
   /// TLS of the calls between workers. It must live until the worker has joined.
   const rdzv_tls_options* tls = nullptr;
-  /// File with the tokens that the workers prove to each other; empty: that of `store`.
-  std::string auth_token_file = {};
+  /// File with the tokens that the workers prove to each other; `std::nullopt`: that of `store`. An empty path is refused.
+  std::optional<std::string> auth_token_file = {};
 
   /// Reads the variables from the environment of this process. No other thread may change it meanwhile.
   rpc_options& read_environment() {
@@ -299,8 +299,8 @@ class c_rpc_options : pinned {
     }
     c_.worker_threads = given.worker_threads;
     set_texts({{&c_.backend, given.backend}, {&c_.init_method, given.init_method}, {&c_.host, given.host},
-               {&c_.listen_host, given.listen_host}, {&c_.accelerator, given.accelerator},
-               {&c_.auth_token_file, given.auth_token_file}});
+               {&c_.listen_host, given.listen_host}, {&c_.accelerator, given.accelerator}});
+    c_.auth_token_file = detail::or_null(given.auth_token_file);
     if (given.store != nullptr) c_.store = given.store->c_handle();
     if (given.token != nullptr) c_.token = given.token->c_handle();
     c_.rpc_timeout_ms = given.rpc_timeout == default_timeout ? 0 : given.rpc_timeout.count();

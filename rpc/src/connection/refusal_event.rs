@@ -75,9 +75,9 @@ impl fmt::Display for RefusalEvent {
             Self::Exposed { addr } => {
                 return write!(
                     f,
-                    "{addr} is not a loopback address, and callers need not authenticate themselves: each process that \
-                     reaches it and the store can call every handler. Give the workers' stores an auth_token_file, or \
-                     the group certificates (tls), or bind a loopback address (host)"
+                    "{addr} is not a loopback address, and callers need not authenticate themselves: a process that \
+                     reaches it and the store can call all handlers. Give the workers an auth_token_file, or \
+                     certificates (tls), or bind a loopback address (host)"
                 );
             }
             Self::TokenFile { error } => return write!(f, "the earlier tokens still hold: {error}"),
