@@ -113,7 +113,7 @@ macro_rules! create {
     }};
 }
 
-// Behind the macros that they use. `fuzz/fuzz_targets/c_calls.rs` needs the paths.
+// After the macros that these modules use. `fuzz/fuzz_targets/c_calls.rs` needs the paths.
 #[path = "c_calls/agents.rs"]
 mod agents;
 #[path = "c_calls/rounds.rs"]

@@ -36,6 +36,10 @@ impl Default for Rpc {
 
 impl Drop for Rpc {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The input is at fault already, and what it left may hold the threads.
+            return;
+        }
         // SAFETY: each handle is owned, or NULL.
         unsafe {
             self.workers.iter().for_each(|&worker| rdzv_rpc_free(worker));

@@ -32,8 +32,8 @@ const TOKENS: [(&str, bool); 4] = [
 
 /// For a few native clients that open, resume and end sessions, send any frames in pieces, stop reading and disconnect:
 /// each receives whole frames of the protocol, numbered without gaps, with one answer for each request; the server's
-/// counts are correct; and nothing is left of them when they are gone. One server in four asks for tokens: who has none of
-/// them, or a wrong one, gets no session.
+/// counts are correct; and nothing is left of them when they are gone. One server in four asks for tokens: a client that has
+/// none of them, or a wrong one, gets no session.
 ///
 /// # Panics
 /// When that does not hold.
@@ -58,7 +58,7 @@ pub fn native_server(bytes: &[u8]) {
         clients: BTreeMap::new(),
         sessions: BTreeMap::new(),
         // By the last byte, so that inputs from before servers asked for tokens keep their meaning.
-        has_tokens: bytes.last().is_some_and(|last| last % 4 == 3),
+        has_tokens: bytes.last().is_some_and(|last| matches!(last % 8, 2 | 3)),
         has_stopped: false,
     };
     if world.has_tokens {

@@ -113,7 +113,7 @@ fn a_cancelled_call_is_woken_and_no_closed_socket_is_shut_down() {
 }
 
 #[test]
-fn all_who_wait_for_an_address_get_it() {
+fn all_threads_that_wait_for_an_address_get_it() {
     check(|| {
         let (pool, token) = (pool(), CancelToken::new());
         let address = ([127, 0, 0, 1], 1).into();

@@ -110,7 +110,7 @@ fn no_wait_misses_its_cancellation() {
 }
 
 #[test]
-fn all_who_wait_for_a_key_get_it() {
+fn all_threads_that_wait_for_a_key_get_it() {
     check(|| {
         let (store, never) = (store(), CancelToken::new());
         let reading = [(); 2].map(|()| start(&store, Request::Get { key: KEY }, &never));

@@ -22,7 +22,7 @@ fn next(inbox: &Inbox<u32>) -> Result<Option<u32>, Last> {
 }
 
 #[test]
-fn each_item_goes_to_one_of_those_who_wait() {
+fn each_item_goes_to_one_of_the_waiting_threads() {
     check(|| {
         let inbox = inbox(10);
         let waiting = [(); 3].map(|()| {

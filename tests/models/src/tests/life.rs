@@ -12,7 +12,7 @@ fn life() -> (Arc<Life>, Instant) {
 }
 
 #[test]
-fn all_who_wait_for_a_stage_are_woken() {
+fn all_threads_that_wait_for_a_stage_are_woken() {
     check(|| {
         let (life, until) = life();
         let joining = [(); 2].map(|()| {
@@ -24,7 +24,7 @@ fn all_who_wait_for_a_stage_are_woken() {
             spawn(move || life.wait_over(until))
         };
         life.set(LifeStage::Member);
-        // Otherwise those who join may see the end only.
+        // Otherwise a waiting join may see the end only.
         for joined in join(joining) {
             assert_eq!(joined, Some(Ok(())));
         }

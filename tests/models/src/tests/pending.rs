@@ -60,7 +60,7 @@ fn answer() -> GroupResult {
 }
 
 #[test]
-fn one_of_those_who_wait_gets_the_result_and_the_others_end() {
+fn one_of_the_waiting_threads_gets_the_result_and_the_others_end() {
     check(|| {
         let [_, worker] = Worker::both();
         let call = worker.start(None);

@@ -104,15 +104,6 @@ impl Agents {
         self.places.iter().all(|place| place.is_over)
     }
 
-    /// Returns the number of sessions.
-    pub(super) fn sessions(&self) -> usize {
-        self.places
-            .iter()
-            .filter_map(|place| place.agent.as_ref())
-            .filter(|agent| agent.has_session())
-            .count()
-    }
-
     pub(super) fn noticed(
         &mut self,
         context: &mut SimContext,

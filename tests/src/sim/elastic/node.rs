@@ -24,7 +24,7 @@ use rendezvous_core::session::client::{End as SessionEnd, SessionOptions};
 use rendezvous_core::store::dial::DialOptions;
 use rendezvous_core::store::op::{Key, Keys, Pairs};
 use rendezvous_core::time::{Duration, Instant};
-use rendezvous_core::wire::native::{BarrierEnd, ClientFrame, FaultCode, LastCall, ServerFrame, Why};
+use rendezvous_core::wire::native::{BarrierEnd, ClientFrame, FaultCode, LastCall, ServerFrame};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Behaviour of a node for the whole simulation.
@@ -469,7 +469,9 @@ impl Node {
                     self.reported(context, referee, order, event)?;
                 }
                 ProcessEvent::Over(ending) => {
-                    self.check_ending(context, &ending)?;
+                    if let Some(process) = &self.process {
+                        process.check_ending(context, &ending)?;
+                    }
                     let refused = SessionEnd::Refused(FaultCode::Unauthenticated, 2, 0);
                     rules.unauthenticated +=
                         u64::from(matches!(ending, Ending::Session(end, _) if end == refused));
@@ -478,25 +480,6 @@ impl Node {
             }
         }
         Ok(())
-    }
-
-    /// Checks that the session ended for a reason that is possible with a correct server.
-    fn check_ending(&self, context: &SimContext, ending: &Ending) -> Result<(), CheckError> {
-        let is_legal = match ending {
-            Ending::Left | Ending::Dialling(_) => true,
-            Ending::Session(SessionEnd::Refused(code, ..), _) if *code != FaultCode::SessionEnded => {
-                self.process.as_ref().is_some_and(|process| process.may_be_refused(context, *code))
-            }
-            Ending::Session(SessionEnd::Connection | SessionEnd::GracePassed, _) => true,
-            // Only its own process has the token, and that takes the session back.
-            Ending::Session(SessionEnd::Server(why), _) => *why != Why::Superseded,
-            Ending::Session(SessionEnd::Refused(..), _) => true,
-            Ending::Session(SessionEnd::Unproven, _) => {
-                self.process.as_ref().is_some_and(Process::is_deceived)
-            }
-            Ending::Session(SessionEnd::Protocol, _) => false,
-        };
-        if is_legal { Ok(()) } else { Err(CheckError(format!("{}'s session ended: {ending:?}", self.name))) }
     }
 
     /// Checks that the server denied a request to a node whose token does not allow it.

@@ -26,11 +26,11 @@ use rendezvous_core::node::native_client::{
 };
 use rendezvous_core::rendezvous::participant::Part;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
-use rendezvous_core::session::client::Identity;
+use rendezvous_core::session::client::{End as SessionEnd, Identity};
 use rendezvous_core::store::op::Key;
 use rendezvous_core::time::{Duration, Instant, PauseDetector, Poller};
 use rendezvous_core::tls::TlsStage;
-use rendezvous_core::wire::native::{ClientFrame, FaultCode, MAGIC, Message, ServerFrame};
+use rendezvous_core::wire::native::{ClientFrame, FaultCode, MAGIC, Message, ServerFrame, Why};
 use rendezvous_core::wire::sink::Sink;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -348,6 +348,31 @@ impl Process {
                 context.network.close(context.now, stream, Side::Client);
             }
         }
+    }
+
+    /// Ends the process, which closes its connection.
+    pub(super) fn exit(mut self, context: &mut SimContext) {
+        context.revisions.process_ended(self.number, self.epoch);
+        if let Some((stream, _)) = self.stream.take() {
+            context.network.close(context.now, stream, Side::Client);
+        }
+    }
+
+    /// Checks that the session ended for a reason that is possible with a correct server.
+    pub(super) fn check_ending(&self, context: &SimContext, ending: &Ending) -> Result<(), CheckError> {
+        let is_legal = match ending {
+            Ending::Left | Ending::Dialling(_) => true,
+            Ending::Session(SessionEnd::Refused(code, ..), _) if *code != FaultCode::SessionEnded => {
+                self.may_be_refused(context, *code)
+            }
+            Ending::Session(SessionEnd::Connection | SessionEnd::GracePassed, _) => true,
+            // Only its own process has the token, and that takes the session back.
+            Ending::Session(SessionEnd::Server(why), _) => *why != Why::Superseded,
+            Ending::Session(SessionEnd::Refused(..), _) => true,
+            Ending::Session(SessionEnd::Unproven, _) => self.is_deceived(),
+            Ending::Session(SessionEnd::Protocol, _) => false,
+        };
+        if is_legal { Ok(()) } else { Err(CheckError(format!("{}'s session ended: {ending:?}", self.name))) }
     }
 
     /// Handles due timers.

@@ -15,6 +15,7 @@ use crate::sim::harness::history::CheckError;
 use crate::sim::harness::network::{Notice, Side, Stream};
 use crate::sim::harness::sim_rng::SimRng;
 use ledger::Ledger;
+use rendezvous_core::time::Duration;
 use worker::Worker;
 
 /// Event of a worker that is not caused by the network.
@@ -115,13 +116,34 @@ impl Workers {
         }
     }
 
-    /// Checks that the last call of each worker with the right token was answered.
+    /// Checks that the last call of each worker with the right token to each other one was answered.
     pub(super) fn check_healed(&self, nodes: &[Node]) -> Result<(), CheckError> {
-        let mut workers =
-            nodes.iter().zip(&self.workers).filter(|(node, _)| node.token_kind() == TokenKind::Full);
-        let failed = workers.find(|(_, worker)| worker.as_ref().is_some_and(|worker| !worker.is_answered));
-        match failed {
-            Some((node, _)) => Err(CheckError(format!("the worker of {} reaches no other", node.name()))),
+        let workers = nodes.iter().zip(&self.workers).enumerate();
+        let full = workers.filter(|(_, (node, _))| node.token_kind() == TokenKind::Full);
+        for (host, (_, worker)) in full.clone() {
+            let Some(worker) = worker else { continue };
+            if let Some((other, _)) =
+                full.clone().find(|(other, _)| *other != host && !worker.reaches(*other))
+            {
+                let (caller, callee) = (name(host), name(other));
+                return Err(CheckError(format!("{caller} does not reach {callee}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns how long one worker leaves while the others call it: longer than each of them pauses.
+    pub(super) fn leaving_time(&self) -> Duration {
+        if self.workers.is_empty() { Duration::ZERO } else { Duration::from_secs(3) }
+    }
+
+    /// Lets one worker say goodbye, while the others continue to call it.
+    pub(super) fn begin_to_leave(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
+        let Some(host) = self.workers.iter().position(Option::is_some) else { return Ok(()) };
+        self.ledger.leaving = Some(host);
+        context.note(format_args!("{} leaves", name(host)));
+        match &mut self.workers[host] {
+            Some(worker) => worker.leave(context, &mut self.ledger),
             None => Ok(()),
         }
     }
@@ -137,7 +159,7 @@ impl Workers {
     pub(super) fn counts(&self) -> Counts {
         let Ledger { answered, failed, lost, refused, .. } = self.ledger;
         vec![
-            ("calls of workers that were answered", answered),
+            ("calls of workers that were answered or sent", answered),
             ("calls that failed", failed),
             ("calls whose connection was lost", lost),
             ("calls that were refused for a token", refused),

@@ -52,6 +52,10 @@ enum Phase {
         look_at: Instant,
         stood: bool,
     },
+    /// The worker of one node leaves its group until then, while the others call it.
+    Leaving {
+        until: Instant,
+    },
     ExitBarrier,
 }
 
@@ -384,12 +388,14 @@ impl World {
                 referee.delay_host(host, until.since(now));
             }
         };
+        let is_session = |context: &SimContext, stream| context.network.worker_of(stream).is_none();
         match mishap {
             Mishap::Cut if !streams.is_empty() => {
                 let loss = if context.sim_rng.percent(30) { Loss::Nothing } else { Loss::Tail };
                 let stream = context.sim_rng.pick(&streams);
                 context.note(format_args!("{stream} is cut, {loss:?} of what is under way is lost"));
-                if let Some(host) = context.network.client_of(stream) {
+                if let Some(host) = context.network.client_of(stream).filter(|_| is_session(context, stream))
+                {
                     failure(host, now + ROUND_TRIP);
                 }
                 context.network.cut(now, stream, loss);
@@ -398,12 +404,14 @@ impl World {
                 let to = if context.sim_rng.percent(50) { Side::Client } else { Side::Server };
                 let stream = context.sim_rng.pick(&streams);
                 context.note(format_args!("{stream} is clogged towards the {to:?}"));
-                if let Some(host) = context.network.client_of(stream) {
+                if let Some(host) = context.network.client_of(stream).filter(|_| is_session(context, stream))
+                {
                     failure(host, now + span);
                 }
                 context.network.clog(stream, to, now + span);
             }
-            Mishap::GiveUp if !streams.is_empty() => {
+            Mishap::GiveUp if streams.iter().any(|stream| is_session(context, *stream)) => {
+                let streams: Vec<_> = streams.into_iter().filter(|one| is_session(context, *one)).collect();
                 let stream = context.sim_rng.pick(&streams);
                 context.note(format_args!("the kernel gives {stream} up"));
                 self.host.give_up(context, stream)?;
@@ -552,6 +560,12 @@ impl World {
                         return Ok(());
                     }
                 }
+                self.workers.begin_to_leave(&mut self.context)?;
+                let until = self.context.now + self.workers.leaving_time();
+                self.phase = Phase::Leaving { until };
+                self.context.event_queue.schedule(until, WorldEvent::Elastic(Cue::PhaseDue));
+            }
+            Phase::Leaving { until } if context.now >= until => {
                 self.phase = Phase::ExitBarrier;
                 self.context.note(format_args!("all nodes leave"));
                 self.workers.leave(&mut self.context)?;
@@ -611,7 +625,7 @@ impl World {
             return Err(CheckError("a late writer is still connected".to_owned()));
         }
         let there = self.host.machine().map_or(0, |machine| machine.stats().sessions);
-        let here = self.nodes.iter().filter(|node| node.has_session()).count() + self.agents.sessions();
+        let here = self.nodes.iter().filter(|node| node.has_session()).count();
         if there != here {
             return Err(CheckError(format!("the server counts {there} sessions, and there are {here}")));
         }

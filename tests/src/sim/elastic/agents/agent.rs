@@ -16,6 +16,7 @@ use rendezvous_agent::environment::AgentStore;
 use rendezvous_agent::group::WorkerGroup;
 use rendezvous_agent::node::request::{Answer, CallFailure};
 use rendezvous_agent::node::{AgentNode, Input, NodeOptions, Output};
+use rendezvous_agent::reason::Reason;
 use rendezvous_agent::spec::WorkerSpec;
 use rendezvous_agent::supervisor::{self, Outcome};
 use rendezvous_agent::worker_event::WorkerEvent;
@@ -56,8 +57,9 @@ pub(super) struct Agent {
     due: Option<Instant>,
     crew: Crew,
     is_frozen: bool,
-    /// What happened while it was frozen.
+    /// What happened to it and to its workers while it was frozen.
     missed: Vec<AgentCue>,
+    missed_events: Vec<WorkerEvent>,
     pub(super) is_over: bool,
 }
 
@@ -98,6 +100,7 @@ impl Agent {
             crew: Crew::new((host, number)),
             is_frozen: false,
             missed: Vec::new(),
+            missed_events: Vec::new(),
             is_over: false,
         })
     }
@@ -108,10 +111,6 @@ impl Agent {
 
     pub(super) fn is_process(&self, number: u32) -> bool {
         self.process.as_ref().is_some_and(|process| process.number == number)
-    }
-
-    pub(super) fn has_session(&self) -> bool {
-        self.process.as_ref().is_some_and(Process::is_live)
     }
 
     pub(super) fn describe(&self) -> String {
@@ -152,6 +151,10 @@ impl Agent {
     ) -> Result<(), CheckError> {
         self.is_frozen = false;
         self.with(context, referee, rules, job, Process::thaw)?;
+        for event in core::mem::take(&mut self.missed_events) {
+            self.give(context, rules, job, Input::Worker(event))?;
+        }
+        self.report_empty(context, rules, job)?;
         for cue in core::mem::take(&mut self.missed) {
             self.handle(context, referee, rules, job, cue)?;
         }
@@ -193,7 +196,8 @@ impl Agent {
         job: &mut Job,
         cue: AgentCue,
     ) -> Result<(), CheckError> {
-        if self.is_frozen {
+        // Its workers are processes of their own.
+        if self.is_frozen && !matches!(cue, AgentCue::Up(..) | AgentCue::Exit(..)) {
             self.missed.push(cue);
             return Ok(());
         }
@@ -213,7 +217,7 @@ impl Agent {
             AgentCue::Rested(id) => self.try_to_join(context, rules, job, id),
             AgentCue::Up(attempt, slot) => {
                 if let Some(event) = self.crew.up(context, &mut self.sim_rng, (attempt, slot)) {
-                    self.give(context, rules, job, Input::Worker(event))?;
+                    self.see(context, rules, job, event)?;
                 }
             }
             AgentCue::Exit(attempt, slot, plan) => {
@@ -223,12 +227,27 @@ impl Agent {
                     if let Some((epoch, slot)) = self.slot.as_ref().filter(|_| self.crew.has_succeeded()) {
                         job.outcomes.succeeded.entry((*epoch, slot.round)).or_default().insert(slot.rank);
                     }
-                    self.give(context, rules, job, Input::Worker(event))?;
-                    self.report_empty(context, rules, job)?;
+                    self.see(context, rules, job, event)?;
                 }
             }
         }
         self.look(context, referee, rules, job)
+    }
+
+    /// Gives it an event of its workers, unless it is frozen.
+    fn see(
+        &mut self,
+        context: &mut SimContext,
+        rules: &mut Rules,
+        job: &mut Job,
+        event: WorkerEvent,
+    ) -> Result<(), CheckError> {
+        if self.is_frozen {
+            self.missed_events.push(event);
+            return Ok(());
+        }
+        self.give(context, rules, job, Input::Worker(event))?;
+        self.report_empty(context, rules, job)
     }
 
     fn report_empty(
@@ -271,9 +290,7 @@ impl Agent {
                 Output::Cancel { id } => self.cancel_call(context, id),
                 Output::Abandon => {
                     context.note(format_args!("{} leaves in the middle of the round", self.name));
-                    if let Some(process) = self.process.take() {
-                        process.kill(context, &mut self.sim_rng);
-                    }
+                    self.abandon(context);
                     self.session_ended(context, rules, job, ErrorKind::ServerGone);
                 }
                 Output::EndStore => {}
@@ -358,6 +375,11 @@ impl Agent {
                 }
                 outcomes.together += u64::from(missing.is_none());
                 outcomes.otherwise += u64::from(missing.is_some());
+            }
+            // Nothing asks it to stop, and its guard is not lost.
+            Some(Outcome::Stopped { .. } | Outcome::GuardLost { .. }) => return wrong("there was no reason"),
+            Some(Outcome::Failed { reason: Reason::WorkerFailed { .. } }) if !self.crew.has_failed() => {
+                return wrong("no worker has failed");
             }
             Some(_) => outcomes.otherwise += 1,
             None => return wrong("there is no outcome"),

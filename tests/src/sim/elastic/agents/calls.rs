@@ -1,7 +1,6 @@
 //! Calls of an agent, as requests of its process to the server.
 
 use super::super::Rules;
-use super::super::node::GRACE_MAX;
 use super::super::order::{Order, OwnedFrame, Request as WireRequest};
 use super::super::process::{NodeEvent, Process, ProcessEvent, SubmitPath};
 use super::super::referee::{Referee, workers_of};
@@ -196,10 +195,6 @@ impl Agent {
             answer_slack: Self::slack(),
             ..NativeOptions::default()
         };
-        debug_assert!(
-            Duration::from_millis(grace_ms.into()) <= GRACE_MAX,
-            "the bounds of nodes hold for agents"
-        );
         self.process = Some(Process::start(
             context,
             (self.host, rules.processes, TokenKind::Full),
@@ -210,6 +205,16 @@ impl Agent {
             Tamper::new(context.sabotage, self.host, false),
         ));
         self.settle(context);
+    }
+
+    /// Ends the session without waiting, and notifies the server that the work of the node is undone.
+    pub(super) fn abandon(&mut self, context: &mut SimContext) {
+        let wire = WireRequest::new(Operation::Bye, CALL_TIMEOUT, &ClientFrame::Abandon {});
+        if let Some(mut process) = self.process.take() {
+            process.begin(context, SubmitPath::Plain, wire, Order::Bye);
+            process.settle(context);
+            process.exit(context);
+        }
     }
 
     fn settle(&mut self, context: &mut SimContext) {
@@ -259,8 +264,8 @@ impl Agent {
                 context.event_queue.schedule(until.max(context.now), WorldEvent::Elastic(cue));
             }
             Action::GiveUp => {
-                let answer = Err(failure(ErrorKind::ServerGone, "the server is gone"));
-                self.answer(context, id, answer);
+                let gone = no_such_round(RendezvousErrorKind::Connection, "the server is gone");
+                self.answer(context, id, Err(gone));
             }
         }
     }
@@ -281,6 +286,7 @@ impl Agent {
         if rejoin.decide().0 == Action::GiveUp {
             let no_round = match kind {
                 ErrorKind::TimedOut => no_such_round(RendezvousErrorKind::Timeout, "the join timed out"),
+                ErrorKind::ServerGone => no_such_round(RendezvousErrorKind::Connection, "the server is gone"),
                 kind => failure(kind, "the join failed"),
             };
             return self.answer(context, id, Err(no_round));
@@ -381,6 +387,9 @@ impl Agent {
                 }
                 ProcessEvent::Over(ending) => {
                     context.note(format_args!("{}'s session is over: {ending:?}", self.name));
+                    if let Some(process) = process {
+                        process.check_ending(context, &ending)?;
+                    }
                     self.process = None;
                     let kind = match ending {
                         // A live server has ended it.

@@ -52,6 +52,11 @@ impl Crew {
         !self.workers.is_empty() && self.workers.iter().all(is_good)
     }
 
+    /// Returns whether a worker has ended otherwise than with success.
+    pub(super) fn has_failed(&self) -> bool {
+        self.workers.iter().any(|worker| matches!(worker.state, State::Over(exit) if !exit.is_success()))
+    }
+
     fn schedule(&self, context: &mut SimContext, after: Duration, cue: AgentCue) {
         let cue = Cue::Agent(self.owner.0, self.owner.1, cue);
         context.event_queue.schedule(context.now + after, WorldEvent::Elastic(cue));
@@ -80,7 +85,9 @@ impl Crew {
     }
 
     fn plan_stop(&mut self, context: &mut SimContext, sim_rng: &mut SimRng, slot: usize, signal: i32) {
-        let longest = if signal == SIGKILL { 1 } else { 300 };
+        // Some take longer than the agent waits before it kills them.
+        let slow = if sim_rng.percent(10) { 2000 } else { 300 };
+        let longest = if signal == SIGKILL { 1 } else { slow };
         let after = sim_rng.span(Duration::from_micros(100), Duration::from_millis(longest));
         self.plan_exit(context, slot, ExitStatus::Signal(signal), after);
     }

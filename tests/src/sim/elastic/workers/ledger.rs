@@ -40,6 +40,7 @@ pub(super) struct Record {
     executions: u32,
     /// Whether the caller knows that it was not executed, and will not be.
     is_unsent: bool,
+    is_cancelled: bool,
 }
 
 #[derive(Default)]
@@ -53,6 +54,8 @@ pub(super) struct Ledger {
     pub(super) failed: u64,
     /// Failures of calls that had been sent.
     pub(super) lost: u64,
+    /// Host whose worker has said goodbye while the others call it.
+    pub(super) leaving: Option<usize>,
 }
 
 fn byte_at(number: usize, at: usize) -> u8 {
@@ -120,6 +123,7 @@ impl Ledger {
             answer_bytes,
             executions: 0,
             is_unsent: false,
+            is_cancelled: false,
         });
         (number, bytes_of(number, payload_bytes))
     }
@@ -170,15 +174,40 @@ impl Ledger {
         Err(CheckError(format!("call {number} got an answer of {} bytes: {record:?}", answer.len())))
     }
 
-    /// Judges a call that has failed.
-    pub(super) fn failed(&mut self, number: usize, error: &CallError) -> Result<(), CheckError> {
+    pub(super) fn cancelled(&mut self, number: usize) {
+        self.records[number].is_cancelled = true;
+    }
+
+    /// Judges a call that has failed at a time of its caller, which had so many calls in flight.
+    pub(super) fn failed(
+        &mut self,
+        number: usize,
+        error: &CallError,
+        (now, in_flight): (Instant, usize),
+        is_stormy: bool,
+    ) -> Result<(), CheckError> {
         let record = &mut self.records[number];
         self.failed += 1;
+        let is_gentle = !is_stormy && self.leaving == Some(record.callee);
         let is_legal = match &error.why {
-            CallFailure::TooMany { .. } | CallFailure::TooMuch { .. } | CallFailure::Leaving => {
+            CallFailure::TooMany { count } => {
+                record.is_unsent = true;
+                in_flight >= *count as usize
+            }
+            CallFailure::TooMuch { .. } => {
+                record.is_unsent = true;
+                in_flight > 0
+            }
+            CallFailure::Leaving => {
+                record.is_unsent = true;
+                !is_stormy
+            }
+            // A call to a worker that leaves gracefully is answered, or refused because of that or of a token.
+            CallFailure::Unsent(ConnectionError::Refused { .. } | ConnectionError::Unproven) if is_gentle => {
                 record.is_unsent = true;
                 true
             }
+            CallFailure::Unsent(_) | CallFailure::ConnectionLost(_) if is_gentle => false,
             CallFailure::TooLong { .. } => {
                 record.is_unsent = record.payload_bytes > PAYLOAD_BYTES_MAX;
                 record.is_unsent
@@ -191,12 +220,13 @@ impl Ledger {
             }
             CallFailure::DeadlinePassed { phase, .. } => {
                 record.is_unsent = matches!(phase, CallPhase::Connecting | CallPhase::Queued);
-                true
+                // Otherwise it may have passed by the clock of the callee.
+                !record.is_unsent || now >= record.deadline
             }
             CallFailure::Remote { status, .. } => match *status {
                 Status::Leaving => {
                     record.is_unsent = true;
-                    true
+                    !is_stormy
                 }
                 Status::Failed => record.handling == Handling::Fails && record.executions == 1,
                 Status::TooLong => record.answer_bytes > PAYLOAD_BYTES_MAX && record.executions == 1,
@@ -207,7 +237,7 @@ impl Ledger {
                 self.lost += 1;
                 is_legal(why)
             }
-            CallFailure::Cancelled => true,
+            CallFailure::Cancelled => record.is_cancelled,
             _ => false,
         };
         if is_legal && !(record.is_unsent && record.executions > 0) {

@@ -108,8 +108,12 @@ impl Line {
         context.network.close(context.now, self.stream, self.side);
     }
 
-    /// Ends the connection because its process died.
-    pub(super) fn abort(self, context: &mut SimContext) {
-        context.network.abort(context.now, self.stream, self.side);
+    /// Ends the connection because its process died: the other end finds the end of the stream, or a reset.
+    pub(super) fn die(self, context: &mut SimContext, is_reset: bool) {
+        if is_reset {
+            context.network.abort(context.now, self.stream, self.side);
+        } else {
+            context.network.close(context.now, self.stream, self.side);
+        }
     }
 }

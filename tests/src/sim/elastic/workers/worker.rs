@@ -21,7 +21,8 @@ use rendezvous_rpc::limits::RpcLimits;
 use rendezvous_rpc::name::WorkerInfo;
 use std::collections::BTreeMap;
 
-/// So little that calls wait for others, and silence is noticed during the run.
+/// So little that calls wait for others, and silence is noticed during the run. The limits of answers that are not read
+/// concern the driver's intake, which is left out here.
 const LIMITS: RpcLimits = RpcLimits {
     requests_max: 4,
     bytes_max: 6000,
@@ -49,6 +50,8 @@ struct Outward {
     calls: BTreeMap<u64, usize>,
     payloads: BTreeMap<u64, Vec<u8>>,
     answers: BTreeMap<u64, Vec<u8>>,
+    /// Whether the last call that ended was answered, and ended after the storm.
+    is_answered: bool,
 }
 
 /// When an accepted connection is to be closed.
@@ -77,16 +80,15 @@ pub(super) struct Worker {
     sim_rng: SimRng,
     clock: Clock,
     is_frozen: bool,
-    /// Notices that arrived while it was frozen.
+    /// Notices that arrived while it was frozen, and answers that its handlers gave.
     missed: Vec<Notice>,
+    missed_answers: Vec<WorkerCue>,
     due: Option<Instant>,
     outward: BTreeMap<usize, Outward>,
     inward: BTreeMap<Stream, Inward>,
     /// Number of connections so far.
     connections: u64,
     pub(super) is_leaving: bool,
-    /// Whether the last call that ended after the storm was answered.
-    pub(super) is_answered: bool,
 }
 
 fn info(host: usize) -> WorkerInfo {
@@ -109,12 +111,12 @@ impl Worker {
             clock,
             is_frozen: false,
             missed: Vec::new(),
+            missed_answers: Vec::new(),
             due: None,
             outward: BTreeMap::new(),
             inward: BTreeMap::new(),
             connections: 0,
             is_leaving: false,
-            is_answered: false,
         };
         worker.wake_later(context);
         worker
@@ -125,7 +127,9 @@ impl Worker {
     }
 
     fn wake_later(&mut self, context: &mut SimContext) {
-        let at = context.now + self.sim_rng.span(Duration::from_millis(5), Duration::from_millis(400));
+        // After the storm it calls all others at a time.
+        let shortest = Duration::from_millis(if context.stormy { 5 } else { 400 });
+        let at = context.now + self.sim_rng.span(shortest, shortest + Duration::from_millis(400));
         context.event_queue.schedule(at, self.cue(WorkerCue::Call));
     }
 
@@ -144,10 +148,10 @@ impl Worker {
         let lines = self.outward.into_values().filter_map(|one| one.line);
         let lines = lines.chain(self.inward.into_values().map(|one| one.line)).chain(unaccepted);
         for line in lines.collect::<Vec<_>>() {
-            if self.is_leaving || self.sim_rng.percent(50) {
-                line.close(context)
+            if self.is_leaving {
+                line.close(context);
             } else {
-                line.abort(context)
+                line.die(context, self.sim_rng.percent(50));
             }
         }
     }
@@ -164,6 +168,9 @@ impl Worker {
         self.clock.may_step(&mut self.sim_rng);
         for notice in core::mem::take(&mut self.missed) {
             self.noticed(context, ledger, notice)?;
+        }
+        for answer in core::mem::take(&mut self.missed_answers) {
+            self.handle(context, ledger, answer, &[])?;
         }
         self.poll(context, ledger)
     }
@@ -187,6 +194,12 @@ impl Worker {
             .filter(|_| !self.is_frozen)
     }
 
+    /// Returns whether the last call to the worker of a host was answered after the storm.
+    pub(super) fn reaches(&self, host: usize) -> bool {
+        self.outward.get(&host).is_some_and(|one| one.is_answered)
+    }
+
+    /// Handles an event; `hosts` are those whose workers it may call.
     pub(super) fn handle(
         &mut self,
         context: &mut SimContext,
@@ -195,31 +208,39 @@ impl Worker {
         hosts: &[usize],
     ) -> Result<(), CheckError> {
         match cue {
-            WorkerCue::Due => return self.poll(context, ledger),
+            WorkerCue::Due => self.poll(context, ledger),
             WorkerCue::Call => {
                 self.wake_later(context);
-                if !self.is_frozen && !self.is_leaving && hosts.len() > 1 {
-                    let others: Vec<usize> =
-                        hosts.iter().copied().filter(|host| *host != self.host).collect();
-                    let callee = self.sim_rng.pick(&others);
-                    let count = if context.stormy { 1 + self.sim_rng.index(6) } else { 1 };
-                    for _ in 0..count {
-                        self.call(context, ledger, callee)?;
-                    }
-                    if context.stormy && self.sim_rng.percent(15) {
-                        self.cancel_one(context, callee);
-                    }
-                    return self.settle_outward(context, ledger, callee, &[]);
+                let others: Vec<usize> = hosts.iter().copied().filter(|host| *host != self.host).collect();
+                if self.is_frozen || self.is_leaving || others.is_empty() {
+                    return Ok(());
                 }
+                if !context.stormy {
+                    for callee in others {
+                        self.call(context, ledger, callee)?;
+                        self.settle_outward(context, ledger, callee, &[])?;
+                    }
+                    return Ok(());
+                }
+                let callee = self.sim_rng.pick(&others);
+                for _ in 0..=self.sim_rng.index(6) {
+                    self.call(context, ledger, callee)?;
+                }
+                if self.sim_rng.percent(15) {
+                    self.cancel_one(context, ledger, callee);
+                }
+                self.settle_outward(context, ledger, callee, &[])
+            }
+            WorkerCue::Answer(..) if self.is_frozen => {
+                self.missed_answers.push(cue);
+                Ok(())
             }
             WorkerCue::Answer(stream, call, number) => {
-                if let Some(inward) = self.inward.get_mut(&stream) {
-                    inward.answer(call, number, ledger);
-                    return self.settle_inward(context, ledger, stream, &[]);
-                }
+                let Some(inward) = self.inward.get_mut(&stream) else { return Ok(()) };
+                inward.answer(call, number, ledger);
+                self.settle_inward(context, ledger, stream, &[])
             }
         }
-        Ok(())
     }
 
     fn call(
@@ -236,6 +257,7 @@ impl Worker {
             calls: BTreeMap::new(),
             payloads: BTreeMap::new(),
             answers: BTreeMap::new(),
+            is_answered: false,
         });
         let record = ledger.get(number);
         let call = NewCall {
@@ -251,16 +273,20 @@ impl Worker {
                 one.payloads.insert(id, payload);
                 Ok(())
             }
-            Err(error) => ledger.failed(number, &error),
+            Err(error) => {
+                let in_flight = one.caller.in_flight();
+                ledger.failed(number, &error, (now, in_flight), context.stormy)
+            }
         }
     }
 
-    fn cancel_one(&mut self, context: &mut SimContext, callee: usize) {
+    fn cancel_one(&mut self, context: &mut SimContext, ledger: &mut Ledger, callee: usize) {
         let Some(one) = self.outward.get_mut(&callee) else { return };
         let ids: Vec<u64> = one.calls.keys().copied().collect();
         if !ids.is_empty() {
             let id = self.sim_rng.pick(&ids);
             context.note(format_args!("{} cancels {}", name(self.host), one.calls[&id]));
+            ledger.cancelled(one.calls[&id]);
             one.caller.cancel(id);
         }
     }
@@ -326,7 +352,10 @@ impl Worker {
                         let (tokens, exchange) = self.prove(context);
                         ledger.proves(stream, tokens.first().cloned());
                         if let Some(one) = self.outward.get_mut(&callee) {
-                            one.line.as_mut().expect("it is connecting").is_up = true;
+                            let line = one.line.as_mut().expect("it is connecting");
+                            line.is_up = true;
+                            // A callee that leaves speaks first, and this network does not order that.
+                            line.read_on(context);
                             one.caller.connected(now, exchange);
                         }
                     }
@@ -388,7 +417,7 @@ impl Worker {
         // One iteration has a budget.
         for _ in 0..4 {
             let Some(one) = self.outward.get_mut(&callee) else { return Ok(()) };
-            let Some(line) = &mut one.line else { return Ok(()) };
+            let Some(line) = one.line.as_mut().filter(|line| line.is_up) else { return Ok(()) };
             let mut bytes = Vec::new();
             let is_more = line.read(context, &mut bytes);
             if let (true, Some(channel)) = (one.caller.is_proving(), line.binding()) {
@@ -425,9 +454,7 @@ impl Worker {
         let mut any = false;
         while let Some(event) = one.caller.next_event(now, &mut bytes) {
             any = true;
-            if let Some(is_answered) = one.handle_event(context, ledger, (self.host, callee), event)? {
-                self.is_answered = is_answered && !context.stormy;
-            }
+            one.handle_event(context, ledger, (self.host, callee, now), event)?;
         }
         Ok(any)
     }
@@ -558,14 +585,14 @@ impl Worker {
 }
 
 impl Outward {
-    /// Handles an event of the machine. Returns whether a call was answered, if one has ended.
+    /// Handles an event of the machine; `now` is the time of the host.
     fn handle_event(
         &mut self,
         context: &mut SimContext,
         ledger: &mut Ledger,
-        (host, callee): (usize, usize),
+        (host, callee, now): (usize, usize, Instant),
         event: CallerEvent<'_>,
-    ) -> Result<Option<bool>, CheckError> {
+    ) -> Result<(), CheckError> {
         let (me, peer) = (name(host), name(callee));
         match event {
             CallerEvent::Connect => {
@@ -593,18 +620,18 @@ impl Outward {
                 let answer = self.answers.remove(&id).unwrap_or_default();
                 let number = self.calls.remove(&id).expect("a call that is done was made");
                 context.note(format_args!("{me}: {number} is done"));
+                self.is_answered = !context.stormy;
                 ledger.done(number, &answer)?;
-                return Ok(Some(true));
             }
             CallerEvent::Failed(id, error) => {
                 self.answers.remove(&id);
                 let number = self.calls.remove(&id).expect("a call that has failed was made");
                 context.note(format_args!("{me}: {number} failed: {error}"));
-                ledger.failed(number, &error)?;
-                return Ok(Some(false));
+                self.is_answered = false;
+                ledger.failed(number, &error, (now, usize::MAX), context.stormy)?;
             }
         }
-        Ok(None)
+        Ok(())
     }
 }
 
