@@ -370,7 +370,7 @@ pub struct RendezvousLimits {
     pub label_bytes_max: usize,
     /// Maximum size of what the service remembers and no session is charged for, in bytes: the runs without nodes, and the
     /// failures of hosts, of 1024 in each run. Beyond it, the service forgets the failures of the hosts of the run that the
-    /// input updates, and then runs without nodes, as for [`Self::runs_max`].
+    /// input updates, and then runs without nodes, as for [`Self::runs_max`], but not that run: there may be one more.
     /// The names and addresses in the last round of a run with nodes are not included.
     pub remembered_bytes_max: usize,
 }

@@ -690,6 +690,8 @@ void rpc_in_cpp() {
     const auto member = VALUE(rdzv::rpc::create("member", 1, -1, by_url, nobody));
     const auto second = VALUE(rdzv::rpc::create("second", 2, -1, by_url, handlers()));
     CHECK(VALUE(member.call<int>("second", "add", 1, 2)) == 3);
+    by_url.auth_token_file = "";
+    CHECK(!rdzv::rpc::create("stranger", 3, -1, by_url, handlers()));
     by_url.auth_token_file.reset();
     const auto refused = rdzv::rpc::create("stranger", 3, -1, by_url, handlers());
     CHECK(refused.error().code() == rdzv::status::rpc_unreached);

@@ -8,7 +8,7 @@ use super::super::script::{Storm, StormOptions};
 use super::super::tokens::TokenKind;
 use super::super::world::{SimContext, WorldEvent};
 use super::order::{FrameSummary, Order, OwnedFrame, Request, answer_to};
-use super::process::{NodeEvent, Process, ProcessEvent, RequestTimes, Slot, SubmitPath};
+use super::process::{NodeEvent, Process, ProcessEvent, RequestTimes, Slot, SubmitPath, options};
 use super::referee::{Referee, Status, workers_of};
 use super::tamper::Tamper;
 use super::{Cue, Rules};
@@ -18,10 +18,9 @@ use crate::sim::harness::network::{Notice, Stream};
 use crate::sim::harness::sim_operation::{End, SimOperation};
 use crate::sim::harness::sim_rng::SimRng;
 use rendezvous_core::error::{Cause, Effect, ErrorKind, Failure, Operation};
-use rendezvous_core::node::native_client::{Ending, NativeOptions};
+use rendezvous_core::node::native_client::Ending;
 use rendezvous_core::rendezvous::participant::{Entry, Part, Role};
 use rendezvous_core::session::client::{End as SessionEnd, SessionOptions};
-use rendezvous_core::store::dial::DialOptions;
 use rendezvous_core::store::op::{Key, Keys, Pairs};
 use rendezvous_core::time::{Duration, Instant};
 use rendezvous_core::wire::native::{BarrierEnd, ClientFrame, FaultCode, LastCall, ServerFrame};
@@ -208,25 +207,13 @@ impl Node {
             heartbeat_ms: self.behaviour.heartbeat_ms,
             heartbeats_missed_max: HEARTBEATS_MISSED_MAX,
         };
-        let dial = DialOptions {
-            pause_first: Duration::from_millis(20),
-            pause_max: Duration::from_millis(500),
-            connect_attempt_max: Duration::from_secs(1),
-        };
-        let options = NativeOptions {
-            session,
-            dial,
-            connect_timeout: Duration::from_secs(5),
-            answer_slack: SLACK,
-            ..NativeOptions::default()
-        };
         let late = referee.closed_in(&self.run).is_some();
         let process = Process::start(
             context,
             (self.number, rules.processes, self.token_kind),
             (self.name.clone(), self.run.clone().into_bytes()),
             self.clock,
-            options,
+            options(session),
             &mut self.sim_rng,
             Tamper::new(context.sabotage, self.number, late),
         );

@@ -12,6 +12,7 @@ use super::super::tls;
 use super::super::tokens::TokenKind;
 use super::super::world::{SimContext, V4, V6, WorldEvent};
 use super::Cue;
+use super::node::SLACK;
 use super::order::{Order, OwnedFrame, Request};
 use super::tamper::Tamper;
 use crate::frames;
@@ -26,7 +27,8 @@ use rendezvous_core::node::native_client::{
 };
 use rendezvous_core::rendezvous::participant::Part;
 use rendezvous_core::rendezvous::round_event::RoundEvent;
-use rendezvous_core::session::client::{End as SessionEnd, Identity};
+use rendezvous_core::session::client::{End as SessionEnd, Identity, SessionOptions};
+use rendezvous_core::store::dial::DialOptions;
 use rendezvous_core::store::op::Key;
 use rendezvous_core::time::{Duration, Instant, PauseDetector, Poller};
 use rendezvous_core::tls::TlsStage;
@@ -151,6 +153,17 @@ pub(super) struct Process {
     pub(super) late_until: Instant,
     message: VecDeque<ProcessEvent>,
     tamper: Tamper,
+}
+
+/// Returns the options of a process whose session has these.
+pub(super) fn options(session: SessionOptions) -> NativeOptions {
+    let dial = DialOptions {
+        pause_first: Duration::from_millis(20),
+        pause_max: Duration::from_millis(500),
+        connect_attempt_max: Duration::from_secs(1),
+    };
+    let connect_timeout = Duration::from_secs(5);
+    NativeOptions { session, dial, connect_timeout, answer_slack: SLACK, ..NativeOptions::default() }
 }
 
 impl Process {

@@ -40,17 +40,17 @@ fn network_model(sim_rng: &mut SimRng) -> NetworkModel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Storm,
-    /// No more mishaps happen, and each agent must end by then.
-    Working {
-        by: Instant,
-        look_at: Instant,
-    },
     /// No more mishaps happen, and each run must have a stable round by then. `look_at` is the time of the next check;
     /// `stood` says whether the last one passed.
     Healing {
         by: Instant,
         look_at: Instant,
         stood: bool,
+    },
+    /// Each agent must end by then, and the server must know which sessions live.
+    Working {
+        by: Instant,
+        look_at: Instant,
     },
     /// The worker of one node leaves its group until then, while the others call it.
     Leaving {
@@ -535,21 +535,8 @@ impl World {
             Phase::Storm if context.now >= self.storm_ends => {
                 context.stormy = false;
                 context.note(format_args!("the storm is over"));
-                let by = context.now + WORK_MAX;
-                self.work_on(by);
-            }
-            Phase::Working { by, look_at } if context.now >= look_at => {
-                if self.agents.are_over() {
-                    let by = context.now + HEALING_MAX;
-                    self.schedule_check(by, false);
-                } else if context.now >= by {
-                    let unfinished = self.agents.unfinished();
-                    return Err(CheckError(format!(
-                        "agents are at work {WORK_MAX:?} after the storm: {unfinished}"
-                    )));
-                } else {
-                    self.work_on(by);
-                }
+                let by = context.now + HEALING_MAX;
+                self.schedule_check(by, false);
             }
             Phase::Healing { by, look_at, stood } if context.now >= look_at => {
                 match self.check_healed() {
@@ -557,6 +544,21 @@ impl World {
                     Err(wrong) if self.context.now >= by => return Err(wrong),
                     healed => {
                         self.schedule_check(by, healed.is_ok());
+                        return Ok(());
+                    }
+                }
+                self.work_on(Duration::ZERO);
+            }
+            Phase::Working { by, look_at } if context.now >= look_at => {
+                match self.check_sessions() {
+                    Ok(()) if self.agents.are_over() => {}
+                    checked if self.context.now >= by => {
+                        let unfinished = self.agents.unfinished();
+                        let what = format!("{WORK_MAX:?} after the storm, agents are at work: {unfinished}");
+                        return checked.and(Err(CheckError(what)));
+                    }
+                    _ => {
+                        self.work_on(LOOK_PAUSE);
                         return Ok(());
                     }
                 }
@@ -583,10 +585,9 @@ impl World {
         Ok(())
     }
 
-    /// Looks at the agents at once, and then each second, until they have ended.
-    fn work_on(&mut self, by: Instant) {
-        let pause = if self.phase == Phase::Storm { Duration::ZERO } else { LOOK_PAUSE };
-        let look_at = self.context.now + pause;
+    /// Looks at the agents after a pause.
+    fn work_on(&mut self, pause: Duration) {
+        let (by, look_at) = (self.storm_ends + WORK_MAX, self.context.now + pause);
         self.phase = Phase::Working { by, look_at };
         self.context.event_queue.schedule(look_at, WorldEvent::Elastic(Cue::PhaseDue));
     }
@@ -615,8 +616,18 @@ impl World {
         }
     }
 
-    /// Checks that every open run has a stable round, that each of its nodes knows all that happened there, and that
-    /// the server has exactly the sessions of living processes.
+    /// Checks that the server has exactly the sessions of living processes, once the agents have ended.
+    fn check_sessions(&self) -> Result<(), CheckError> {
+        let there = self.host.machine().map_or(0, |machine| machine.stats().sessions);
+        let here = self.nodes.iter().filter(|node| node.has_session()).count();
+        if there == here {
+            return Ok(());
+        }
+        Err(CheckError(format!("the server counts {there} sessions, and there are {here}")))
+    }
+
+    /// Checks that every open run has a stable round, that each of its nodes knows all that happened there, and, unless
+    /// agents begin and end sessions, that the server has exactly the sessions of living processes.
     fn check_healed(&self) -> Result<(), CheckError> {
         if let Some(client) = self.clients.iter().position(|client| !client.is_done()) {
             return Err(CheckError(format!("client {client} is not done {HEALING_MAX:?} after the storm")));
@@ -624,10 +635,8 @@ impl World {
         if self.late_writers.iter().any(|one| !one.is_done()) {
             return Err(CheckError("a late writer is still connected".to_owned()));
         }
-        let there = self.host.machine().map_or(0, |machine| machine.stats().sessions);
-        let here = self.nodes.iter().filter(|node| node.has_session()).count();
-        if there != here {
-            return Err(CheckError(format!("the server counts {there} sessions, and there are {here}")));
+        if self.agents.are_over() {
+            self.check_sessions()?;
         }
         self.check_leases()?;
         self.workers.check_healed(&self.nodes)?;

@@ -1,6 +1,5 @@
-//! One agent, from its begin to its end or death.
+//! One agent, from its start to its end or death.
 
-use super::super::node::SLACK;
 use super::super::process::Process;
 use super::super::referee::{Referee, workers_of};
 use super::super::{Cue, Rules};
@@ -170,7 +169,7 @@ impl Agent {
     ) -> Result<(), CheckError> {
         context.note(format_args!("{} begins", self.name));
         self.give(context, rules, job, Input::Begin)?;
-        self.look(context, referee, rules, job)
+        self.handle_events(context, referee, rules, job)
     }
 
     /// Calls `act` with its process, then handles what follows.
@@ -185,7 +184,7 @@ impl Agent {
         if let Some(process) = &mut self.process {
             act(process, context)?;
         }
-        self.look(context, referee, rules, job)
+        self.handle_events(context, referee, rules, job)
     }
 
     pub(super) fn handle(
@@ -231,7 +230,7 @@ impl Agent {
                 }
             }
         }
-        self.look(context, referee, rules, job)
+        self.handle_events(context, referee, rules, job)
     }
 
     /// Gives it an event of its workers, unless it is frozen.
@@ -417,10 +416,5 @@ impl Agent {
                 Some(Pending::Join { .. }) | None => {}
             }
         }
-    }
-
-    /// Time that the driver allows a call beyond its own.
-    pub(super) const fn slack() -> Duration {
-        SLACK
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::Rules;
 use super::super::order::{Order, OwnedFrame, Request as WireRequest};
-use super::super::process::{NodeEvent, Process, ProcessEvent, SubmitPath};
+use super::super::process::{NodeEvent, Process, ProcessEvent, SubmitPath, options};
 use super::super::referee::{Referee, workers_of};
 use super::super::tamper::Tamper;
 use super::Job;
@@ -16,14 +16,13 @@ use rendezvous_agent::node::request::{Answer, CallFailure, JoinedRound, Request,
 use rendezvous_agent::node::rounds::no_round;
 use rendezvous_agent::reason::NoRound;
 use rendezvous_core::error::{ErrorKind, Operation};
-use rendezvous_core::node::native_client::{Ending, NativeOptions};
+use rendezvous_core::node::native_client::Ending;
 use rendezvous_core::rendezvous::error::RendezvousErrorKind;
 use rendezvous_core::rendezvous::participant::{Entry, Role};
 use rendezvous_core::rendezvous::rejoin::{Action, Input as RejoinInput, Rejoin, Waited};
 use rendezvous_core::rendezvous::round_event::RoundEvent;
 use rendezvous_core::rendezvous::store_info::RendezvousStoreInfo;
 use rendezvous_core::session::client::{End as SessionEnd, SessionOptions};
-use rendezvous_core::store::dial::DialOptions;
 use rendezvous_core::store::op::{Key, Keys, Pairs};
 use rendezvous_core::time::Duration;
 use rendezvous_core::wire::native::{ClientFrame, FaultCode, ServerFrame};
@@ -183,24 +182,12 @@ impl Agent {
         rules.processes += 1;
         let grace_ms = self.sim_rng.pick(&[0, 600]);
         let session = SessionOptions { grace_ms, heartbeat_ms: 300, heartbeats_missed_max: 3 };
-        let dial = DialOptions {
-            pause_first: Duration::from_millis(20),
-            pause_max: Duration::from_millis(500),
-            connect_attempt_max: Duration::from_secs(1),
-        };
-        let options = NativeOptions {
-            session,
-            dial,
-            connect_timeout: Duration::from_secs(5),
-            answer_slack: Self::slack(),
-            ..NativeOptions::default()
-        };
         self.process = Some(Process::start(
             context,
             (self.host, rules.processes, TokenKind::Full),
             (self.name.clone(), RUN.as_bytes().to_vec()),
             self.clock,
-            options,
+            options(session),
             &mut self.sim_rng,
             Tamper::new(context.sabotage, self.host, false),
         ));
@@ -338,7 +325,7 @@ impl Agent {
     }
 
     /// Handles the events of its process.
-    pub(super) fn look(
+    pub(super) fn handle_events(
         &mut self,
         context: &mut SimContext,
         referee: &mut Referee,
@@ -438,8 +425,7 @@ impl Agent {
                     }
                 }
             }
-            (_, ServerFrame::Done { .. }) => Answer::Done,
-            (Order::Bye, _) => Answer::Done,
+            (_, ServerFrame::Done { .. }) | (Order::Bye, _) => Answer::Done,
             _ => return Err(odd()),
         };
         if let Some(id) = self.call_of(request) {

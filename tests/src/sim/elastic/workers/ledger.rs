@@ -188,7 +188,7 @@ impl Ledger {
     ) -> Result<(), CheckError> {
         let record = &mut self.records[number];
         self.failed += 1;
-        let is_gentle = !is_stormy && self.leaving == Some(record.callee);
+        let callee_leaves = !is_stormy && self.leaving == Some(record.callee);
         let is_legal = match &error.why {
             CallFailure::TooMany { count } => {
                 record.is_unsent = true;
@@ -203,11 +203,13 @@ impl Ledger {
                 !is_stormy
             }
             // A call to a worker that leaves gracefully is answered, or refused because of that or of a token.
-            CallFailure::Unsent(ConnectionError::Refused { .. } | ConnectionError::Unproven) if is_gentle => {
+            CallFailure::Unsent(ConnectionError::Refused { .. } | ConnectionError::Unproven)
+                if callee_leaves =>
+            {
                 record.is_unsent = true;
                 true
             }
-            CallFailure::Unsent(_) | CallFailure::ConnectionLost(_) if is_gentle => false,
+            CallFailure::Unsent(_) | CallFailure::ConnectionLost(_) if callee_leaves => false,
             CallFailure::TooLong { .. } => {
                 record.is_unsent = record.payload_bytes > PAYLOAD_BYTES_MAX;
                 record.is_unsent
