@@ -173,7 +173,7 @@ soak: ## The simulator over SEEDS further seeds of each world in JOBS processes;
 	$(CARGO) build --locked --release -p rendezvous-tests --bin sim
 	$(PYTHON) tests/soak.py --seeds $(SEEDS) --jobs $(JOBS)
 
-siege: ## How long good clients wait beside strangers who cost as much as they can, twice as long at most (90 seconds, two cores); TLS=1: with TLS
+siege: ## How long good clients wait beside strangers who cost as much as they can, twice as long at most (150 seconds, two cores); TLS=1: with TLS
 	$(CARGO) build --locked --release -p rendezvous-cli
 	$(CARGO) run --locked --release -p rendezvous-tests --bin siege -- --rdzv target/release/rdzv $(if $(TLS),--tls)
 

@@ -1,10 +1,12 @@
 //! Siege of a server: strangers who cost as much as they can, and good clients whose waits are measured.
 //!
-//! `rdzv server` runs on the first core, all clients on the second. 64 sessions meet at one barrier after the other: first
-//! alone, then beside connections that are idle, that send a byte now and then, that never read, and that send costly
-//! requests as fast as the server takes them. Of the slow senders, some never complete their greeting; with `--tls` native
-//! clients use TLS, and some begin a handshake, slowly or again and again. The good clients and the
-//! server have a real-time priority, since strangers have machines of their own: at any other priority Linux may let a stranger
+//! Two servers (`rdzv server`) run on the first core, all clients on the second. 64 sessions of each server meet at one barrier
+//! after the other: alone at the one, and at the other beside connections that are idle, that send a byte now and then, that
+//! never read, and that send costly requests as fast as the server takes them. Of the slow senders, some never complete their
+//! greeting; with `--tls` native clients use TLS, and some begin a handshake, slowly or again and again. The program measures at
+//! the two servers in turn, a few seconds each, so that the load of the machine by others changes both figures; meanwhile it
+//! stops the besieged server and the strangers, or the other server has nothing to do. The good clients and the servers
+//! have a real-time priority, since strangers have machines of their own: at any other priority Linux may let a stranger
 //! run until the next tick before a client that has its answer. The program fails when the server does not hold its bounds.
 
 #![expect(clippy::disallowed_methods, reason = "a program reads the clock")]
@@ -53,6 +55,8 @@ const LONG_BYTES: usize = 1 << 20;
 /// How many times as long the sessions may wait beside the strangers (99th percentile).
 const P99_RATIO_MAX: f64 = 2.0;
 const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(60));
+/// Time for which the program measures at one server before it measures at the other.
+const WINDOW: Duration = Duration::from_secs(2);
 /// Time of each slow sender between two bytes.
 const SLOW_PAUSE: Duration = Duration::from_millis(500);
 
@@ -90,30 +94,19 @@ enum Security {
 fn siege(rdzv: &Path, span: Duration, security: Security) -> Outcome<()> {
     set_core(CLIENT_CORE)?;
     let is_realtime = set_scheduler(libc::SCHED_RR, 5);
-    let stored = STORED_BYTES_MAX.to_string();
-    let arguments = ["server", "--bind", "127.0.0.1:0", "--stored-bytes-max", &stored, "--log", "error"];
-    let mut command = Command::new(rdzv);
-    command.args(arguments);
-    if security == Security::Tls {
-        let [cert, key] = ["server.pem", "server.key"].map(certificate_file);
-        command.arg("--tls-cert").arg(cert).arg("--tls-key").arg(key);
-    }
-    let mut server = Process::start(&mut command, SERVER_CORE, Priority::Inherited)?;
-    let line = server.read_line()?;
-    let port = line.rsplit(':').next().and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-    let port: u16 = port.ok_or_else(|| format!("the server said {line:?}"))?;
-    let mut good = Good::new(port, security)?;
-    good.meet(span / 12)?;
-    let alone = good.meet(span / 3)?;
+    let (mut calm, mut besieged) = (Target::new(rdzv, security)?, Target::new(rdzv, security)?);
+    calm.good.meet(WINDOW)?;
+    besieged.good.meet(WINDOW)?;
     let own = std::env::current_exe()?;
     let mut command = Command::new(own);
-    command.args(["strangers", &port.to_string()]).args((security == Security::Tls).then_some("--tls"));
+    command
+        .args(["strangers", &besieged.port.to_string()])
+        .args((security == Security::Tls).then_some("--tls"));
     let mut strangers = Process::start(&mut command, CLIENT_CORE, Priority::Idle)?;
     // They are all there.
     strangers.read_line()?;
-    let (began, used) = (Instant::now(), server.cpu_time()?);
     let (done, over) = mpsc::channel::<()>();
-    let status = server.folder().join("status");
+    let status = besieged.server.folder().join("status");
     let peak = thread::spawn(move || -> u64 {
         let mut peak = 0;
         while over.recv_timeout(Duration::from_millis(100)) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -121,9 +114,21 @@ fn siege(rdzv: &Path, span: Duration, security: Security) -> Outcome<()> {
         }
         peak
     });
-    let beside = good.meet(span)?;
+    let (mut alone, mut beside) = (Waits::default(), Waits::default());
+    let (mut busy, mut measured) = (Duration::ZERO, Duration::ZERO);
+    while measured < span {
+        strangers.signal(libc::SIGSTOP)?;
+        besieged.server.signal(libc::SIGSTOP)?;
+        alone.add(calm.good.meet(WINDOW)?);
+        besieged.server.signal(libc::SIGCONT)?;
+        strangers.signal(libc::SIGCONT)?;
+        besieged.good.meet(WINDOW / 8)?;
+        let (began, used) = (Instant::now(), besieged.server.cpu_time()?);
+        beside.add(besieged.good.meet(WINDOW)?);
+        busy += besieged.server.cpu_time()? - used;
+        measured += began.elapsed();
+    }
     drop(done);
-    let busy = (server.cpu_time()? - used).as_secs_f64() / began.elapsed().as_secs_f64();
     let peak = peak.join().map_err(|_| "a thread panicked")?;
     // The end of its stdin ends it.
     drop(strangers.child.stdin.take());
@@ -137,7 +142,7 @@ fn siege(rdzv: &Path, span: Duration, security: Security) -> Outcome<()> {
         "server: {} MiB resident at most ({} MiB may be stored), busy for {:.0} % of the time",
         peak >> 10,
         STORED_BYTES_MAX >> 20,
-        busy * 100.0
+        100.0 * busy.as_secs_f64() / measured.as_secs_f64()
     );
     print!("strangers: {report}");
     if !strangers.child.wait()?.success() {
@@ -156,6 +161,31 @@ fn siege(rdzv: &Path, span: Duration, security: Security) -> Outcome<()> {
     Ok(())
 }
 
+/// A server, and the sessions that meet there.
+struct Target {
+    server: Process,
+    port: u16,
+    good: Good,
+}
+
+impl Target {
+    fn new(rdzv: &Path, security: Security) -> Outcome<Self> {
+        let stored = STORED_BYTES_MAX.to_string();
+        let arguments = ["server", "--bind", "127.0.0.1:0", "--stored-bytes-max", &stored, "--log", "error"];
+        let mut command = Command::new(rdzv);
+        command.args(arguments);
+        if security == Security::Tls {
+            let [cert, key] = ["server.pem", "server.key"].map(certificate_file);
+            command.arg("--tls-cert").arg(cert).arg("--tls-key").arg(key);
+        }
+        let mut server = Process::start(&mut command, SERVER_CORE, Priority::Inherited)?;
+        let line = server.read_line()?;
+        let port = line.rsplit(':').next().and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+        let port: u16 = port.ok_or_else(|| format!("the server said {line:?}"))?;
+        Ok(Self { server, port, good: Good::new(port, security)? })
+    }
+}
+
 fn certificate_file(name: &str) -> PathBuf {
     Path::new(CERTIFICATES).join(name)
 }
@@ -167,6 +197,11 @@ struct Waits {
 }
 
 impl Waits {
+    fn add(&mut self, mut others_ns: Vec<u64>) {
+        self.sorted_ns.append(&mut others_ns);
+        self.sorted_ns.sort_unstable();
+    }
+
     /// Returns the wait, in microseconds, that this percentage of all waits does not exceed.
     fn at(&self, percent: usize) -> f64 {
         let last = self.sorted_ns.len().saturating_sub(1);
@@ -226,8 +261,8 @@ impl Good {
         }
     }
 
-    /// Meets at one barrier after the other for `span`.
-    fn meet(&mut self, span: Duration) -> Outcome<Waits> {
+    /// Meets at one barrier after the other for `span`. Returns each wait, in nanoseconds.
+    fn meet(&mut self, span: Duration) -> Outcome<Vec<u64>> {
         let mut waits = Vec::new();
         let began = Instant::now();
         while began.elapsed() < span {
@@ -247,8 +282,7 @@ impl Good {
                 waits.push(u64::try_from(since.elapsed().as_nanos())?);
             }
         }
-        waits.sort_unstable();
-        Ok(Waits { sorted_ns: waits })
+        Ok(waits)
     }
 }
 
@@ -290,6 +324,12 @@ impl Process {
             return Err("a process ended".into());
         }
         Ok(line)
+    }
+
+    fn signal(&self, signal: libc::c_int) -> Outcome<()> {
+        let pid = libc::pid_t::try_from(self.child.id())?;
+        // SAFETY: passes numbers only, and the child has not been waited for.
+        if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error().into()) }
     }
 
     fn folder(&self) -> PathBuf {
