@@ -28,6 +28,9 @@ extern crate std;
 
 // L0
 pub mod error;
+#[cfg(feature = "alloc")]
+#[doc(hidden)]
+pub mod hash_index;
 #[doc(hidden)]
 pub mod ids;
 #[cfg(feature = "alloc")]

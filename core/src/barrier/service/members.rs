@@ -2,12 +2,12 @@
 //! between generations, so that a barrier in a steady loop stores nothing new.
 
 use super::event::{ArrivalId, Refusal};
+use crate::hash_index::HashIndex;
 use crate::key_hash::KeyHash;
 use crate::limits::{BarrierLimits, MEMBER_COST_BYTES};
 use crate::prelude::*;
 use crate::store::op::{Key, Keys};
 use alloc::borrow::Cow;
-use hashbrown::HashTable;
 use slab::Slab;
 
 /// Index of a member in the table. It does not change while the member exists.
@@ -27,7 +27,7 @@ pub(super) struct Member {
 #[derive(Debug, Default)]
 pub(super) struct Members {
     members: Slab<Member>,
-    index: HashTable<MemberId>,
+    index: HashIndex,
     name_bytes: u64,
     waiting: u32,
     /// The last generation that ended; 0: none.
@@ -42,6 +42,11 @@ pub(super) struct Members {
 /// Returns the bytes that a name costs.
 pub(super) const fn cost(name: &[u8]) -> u64 {
     name.len() as u64 + MEMBER_COST_BYTES
+}
+
+fn index_number(id: MemberId) -> u32 {
+    // invariant: the limits keep the table far below 2^32 entries
+    u32::try_from(id).expect("the limits keep the table small")
 }
 
 fn contiguous(key: Key<'_>) -> Cow<'_, [u8]> {
@@ -142,15 +147,15 @@ impl Members {
     pub(super) fn find(&self, name: &[u8], hasher: &KeyHash) -> Option<MemberId> {
         #[cfg(test)]
         self.looked_at.set(self.looked_at.get() + 1);
-        self.index.find(hasher.of(name), |&id| *self.members[id].name == *name).copied()
+        let found = self.index.find(hasher.of(name), |id| *self.members[id as usize].name == *name);
+        found.map(|id| id as usize)
     }
 
     /// Adds a name that is not there yet.
     pub(super) fn insert(&mut self, name: &[u8], hasher: &KeyHash) -> MemberId {
-        let Self { members, index, .. } = self;
-        let id =
-            members.insert(Member { name: name.into(), arrival: None, until: None, last_seen_generation: 0 });
-        index.insert_unique(hasher.of(name), id, |&id| hasher.of(&members[id].name));
+        let member = Member { name: name.into(), arrival: None, until: None, last_seen_generation: 0 };
+        let id = self.members.insert(member);
+        self.index.insert(hasher.of(name), index_number(id));
         self.name_bytes += name.len() as u64;
         id
     }
@@ -198,9 +203,7 @@ impl Members {
             self.name_bytes -= member.name.len() as u64;
             self.waiting -= u32::from(member.arrival.is_some());
             self.away -= u32::from(member.arrival.is_none() && self.was_there(member.last_seen_generation));
-            if let Ok(entry) = self.index.find_entry(hasher.of(&member.name), |&other| other == id) {
-                entry.remove();
-            }
+            self.index.remove(hasher.of(&member.name), index_number(id));
         }
     }
 }

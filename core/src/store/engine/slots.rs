@@ -1,8 +1,9 @@
-//! KeyHashParts table of the keys: a request finds the value, queue and waiters of a key with one lookup.
+//! Table of the keys: a request finds the value, queue and waiters of a key with one lookup.
 
 use super::order::Order;
 use super::slot::{Slot, SlotId, WaitList};
 use super::value::Value;
+use crate::hash_index::HashIndex;
 use crate::key_hash::KeyHash;
 use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
 use crate::prelude::*;
@@ -10,7 +11,6 @@ use crate::shared::{Chunk, Meter};
 use crate::store::value_ref::ValueRef;
 use alloc::collections::VecDeque;
 use core::ops::{Bound, Index, IndexMut, Range};
-use hashbrown::HashTable;
 use slab::Slab;
 
 /// Capacity that a queue keeps when it becomes shorter, in items.
@@ -28,40 +28,15 @@ const TABLES: usize = 16;
 /// Length above which a value is freed in steps, in bytes. One step of a removal meets 256 values.
 const FREED_AT_ONCE_BYTES: u64 = 256 << 10;
 
-/// Capacity that a table keeps when it becomes shorter, in entries.
-const TABLE_KEPT: usize = 64;
-
-/// IndexEntry of the index. With the hash beside it, a table grows without looking at a key.
-#[derive(Clone, Copy, Debug)]
-struct IndexEntry {
-    id: SlotId,
-    hash: u32,
-}
-
-/// KeyHashParts of a key. Its parts choose a table and a place there.
-#[derive(Clone, Copy)]
-struct KeyHashParts(u64);
-
-impl KeyHashParts {
-    const fn table(self) -> usize {
-        self.0.to_le_bytes()[0] as usize % TABLES
-    }
-
-    /// Returns the part that an entry keeps.
-    const fn kept(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-}
-
-/// Returns the hash for a table of what an entry keeps: a table uses the highest bits and the lowest.
-const fn table_hash(kept: u32) -> u64 {
-    (kept as u64) << 32 | kept as u64
+/// Returns the table for a key with this hash.
+const fn table_of(hash: u64) -> usize {
+    hash.to_le_bytes()[0] as usize % TABLES
 }
 
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Slab<Slot>,
-    index: [HashTable<IndexEntry>; TABLES],
+    index: [HashIndex; TABLES],
     hasher: KeyHash,
     /// Slots with a value, so that listing skips keys that are only waited for.
     present: Vec<SlotId>,
@@ -83,7 +58,7 @@ impl Slots {
     pub(super) fn new(hash_key: u128) -> Self {
         Self {
             slots: Slab::new(),
-            index: [const { HashTable::new() }; TABLES],
+            index: [const { HashIndex::new() }; TABLES],
             hasher: KeyHash::new(hash_key),
             present: Vec::new(),
             order: None,
@@ -124,24 +99,17 @@ impl Slots {
 
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<SlotId> {
-        self.find_hashed(key, self.hash(key))
+        self.find_hashed(key, self.hasher.of(key))
     }
 
     #[inline]
-    fn hash(&self, key: &[u8]) -> KeyHashParts {
-        KeyHashParts(self.hasher.of(key))
-    }
-
-    #[inline]
-    fn find_hashed(&self, key: &[u8], hash: KeyHashParts) -> Option<SlotId> {
-        let kept = hash.kept();
-        let is_same = |entry: &IndexEntry| entry.hash == kept && *self[entry.id].key == *key;
-        self.index[hash.table()].find(table_hash(kept), is_same).map(|entry| entry.id)
+    fn find_hashed(&self, key: &[u8], hash: u64) -> Option<SlotId> {
+        self.index[table_of(hash)].find(hash, |id| *self[id].key == *key)
     }
 
     #[inline]
     pub(super) fn find_or_insert(&mut self, key: &[u8]) -> SlotId {
-        let hash = self.hash(key);
+        let hash = self.hasher.of(key);
         if let Some(id) = self.find_hashed(key, hash) {
             return id;
         }
@@ -149,7 +117,7 @@ impl Slots {
     }
 
     /// Adds a slot for a key that has none.
-    fn insert(&mut self, key: &[u8], hash: KeyHashParts) -> SlotId {
+    fn insert(&mut self, key: &[u8], hash: u64) -> SlotId {
         let id = as_index(self.slots.insert(Slot {
             key: key.into(),
             value: Value::Absent,
@@ -159,9 +127,7 @@ impl Slots {
             queue: None,
         }));
         self.stored_bytes += key.len() as u64 + KEY_COST_BYTES;
-        let kept = hash.kept();
-        self.index[hash.table()]
-            .insert_unique(table_hash(kept), IndexEntry { id, hash: kept }, |entry| table_hash(entry.hash));
+        self.index[table_of(hash)].insert(hash, id);
         if !self.unordered.contains(&(id as usize))
             && let Some(order) = &mut self.order
         {
@@ -177,17 +143,11 @@ impl Slots {
         if !matches!(slot.value, Value::Absent) || slot.queue.is_some() || !slot.waiters.is_empty() {
             return;
         }
-        let hash = self.hash(&slot.key);
-        let table = &mut self.index[hash.table()];
-        if let Ok(entry) = table.find_entry(table_hash(hash.kept()), |entry| entry.id == id) {
-            entry.remove();
-        }
-        // Shrinks what a burst has enlarged; not on each removal, so that a steady store does not reallocate. All
-        // tables become short at about the same time.
-        let is_short = table.capacity() > TABLE_KEPT && table.len() * 8 < table.capacity();
-        if is_short {
-            table.shrink_to(table.len() * 2, |entry| table_hash(entry.hash));
-        }
+        let hash = self.hasher.of(&slot.key);
+        let table = &mut self.index[table_of(hash)];
+        table.remove(hash, id);
+        // All tables become short at about the same time.
+        let is_short = table.shrink_if_sparse() && table_of(hash) == 0;
         if !self.unordered.contains(&(id as usize))
             && let Some(order) = &mut self.order
         {
@@ -195,7 +155,7 @@ impl Slots {
             order.remove(id, |id| &slots[id as usize].key);
         }
         self.stored_bytes -= self.slots.remove(id as usize).key.len() as u64 + KEY_COST_BYTES;
-        if is_short && hash.table() == 0 {
+        if is_short {
             self.slots.shrink_to_fit();
             self.present.shrink_to(self.present.len() * 2);
         }
