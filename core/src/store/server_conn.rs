@@ -6,13 +6,14 @@ pub use outbox::{BufferPool, Outbox, POOLED_BYTES_MAX, Writer as OutboxWriter, h
 
 use crate::limits::FrameLimits;
 use crate::prelude::*;
+use crate::shared::SharedBytes;
 use crate::store::engine::{Answer, Readiness};
 use crate::store::op::{Key, Request};
 use crate::store::value_ref::ValueRef;
 use crate::wire::c10d::{
     Frame, FrameError, MAGIC, NOT_READY, READY, STOP_WAITING, Scan, Scanner, WAIT_CANCELED, parse_frame,
 };
-use crate::wire::sink::{Length, Sink};
+use crate::wire::sink::Sink;
 
 /// What a connection's input begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,27 +179,33 @@ pub fn answer(
     pool: &mut BufferPool,
 ) -> Result<(), usize> {
     if let Answer::Value(_) | Answer::Values(_) | Answer::KeyList(_) = answer {
-        let mut length = Length::default();
-        encode_answer(&mut length, answer);
-        if length.0 > reply_bytes_max {
-            return Err(length.0);
+        let mut size = Size::default();
+        encode_answer(&mut size, answer);
+        if size.bytes > reply_bytes_max {
+            return Err(size.bytes);
         }
-        outbox.reserve(copied_bytes(answer, length.0));
+        outbox.reserve(size.copied_bytes);
     }
     encode_answer(&mut outbox.writer(pool), answer);
     Ok(())
 }
 
-/// Returns the number of bytes of an answer of `length` bytes that are copied and not shared.
-fn copied_bytes(answer: &Answer<'_>, length: usize) -> usize {
-    let shared = |value: ValueRef<'_>| if let ValueRef::Shared(bytes) = value { bytes.len() } else { 0 };
-    length
-        - match answer {
-            Answer::Value(value) => shared(*value),
-            Answer::Values(values) => values.iter().map(shared).sum(),
-            Answer::KeyList(list) => list.bytes().len(),
-            _ => 0,
-        }
+/// Counts the bytes of an answer, and those of them that are copied and not shared.
+#[derive(Default)]
+struct Size {
+    bytes: usize,
+    copied_bytes: usize,
+}
+
+impl Sink for Size {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len();
+        self.copied_bytes += bytes.len();
+    }
+
+    fn put_shared(&mut self, bytes: &SharedBytes) {
+        self.bytes += bytes.len();
+    }
 }
 
 /// Encodes a length and bytes.
