@@ -2,7 +2,7 @@
 
 use hashbrown::HashTable;
 
-/// Capacity that an index keeps when it becomes shorter, in entries.
+/// Capacity up to which an index does not shrink, in entries.
 const CAPACITY_KEPT: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +50,8 @@ impl HashIndex {
         }
     }
 
-    /// Frees memory if far more was used before; not on each removal, so that a steady owner does not reallocate.
-    /// Returns whether it did.
+    /// Shrinks the table if less than an eighth of it is used, so that a steady owner does not reallocate. Returns whether
+    /// it did.
     pub fn shrink_if_sparse(&mut self) -> bool {
         let (len, capacity) = (self.0.len(), self.0.capacity());
         let is_sparse = capacity > CAPACITY_KEPT && len * 8 < capacity;

@@ -4,9 +4,9 @@
 //! after the other: alone at the one, and at the other beside connections that are idle, that send a byte now and then, that
 //! never read, and that send costly requests as fast as the server takes them. Of the slow senders, some never complete their
 //! greeting; with `--tls` native clients use TLS, and some begin a handshake, slowly or again and again. The program measures at
-//! the two servers in turn, a few seconds each, so that the load of the machine by others changes both figures; meanwhile it
-//! stops the besieged server and the strangers, or the other server has nothing to do. The good clients and the servers
-//! have a real-time priority, since strangers have machines of their own: at any other priority Linux may let a stranger
+//! the two servers in turn, so that other load on the machine affects both figures alike. While it measures at one
+//! server, it stops the other, and with the besieged one the strangers; then a process without work keeps the core of the clients
+//! from sleeping, as the strangers do: waking a core takes long. The good clients and the servers have a real-time priority, since strangers have machines of their own: at any other priority Linux may let a stranger
 //! run until the next tick before a client that has its answer. The program fails when the server does not hold its bounds.
 
 #![expect(clippy::disallowed_methods, reason = "a program reads the clock")]
@@ -55,8 +55,11 @@ const LONG_BYTES: usize = 1 << 20;
 /// How many times as long the sessions may wait beside the strangers (99th percentile).
 const P99_RATIO_MAX: f64 = 2.0;
 const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(60));
-/// Time for which the program measures at one server before it measures at the other.
-const WINDOW: Duration = Duration::from_secs(2);
+/// Time for which the program measures at one server before it measures at the other: longer than a costly connection waits
+/// for its next slice.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Time before that for which clients and server do the same, unmeasured: a server that was stopped has forgiven some work.
+const SETTLING: Duration = Duration::from_secs(2);
 /// Time of each slow sender between two bytes.
 const SLOW_PAUSE: Duration = Duration::from_millis(500);
 
@@ -76,6 +79,10 @@ pub fn main(arguments: impl Iterator<Item = String>) -> Outcome<()> {
     };
     match *arguments {
         ["strangers", port] => strangers(port.parse()?, security),
+        // Its parent ends it.
+        ["spin"] => loop {
+            std::hint::spin_loop();
+        },
         ["--rdzv", rdzv] => siege(Path::new(rdzv), Duration::from_secs(60), security),
         ["--rdzv", rdzv, "--seconds", seconds] => {
             siege(Path::new(rdzv), Duration::from_secs(seconds.parse()?), security)
@@ -95,8 +102,7 @@ fn siege(rdzv: &Path, span: Duration, security: Security) -> Outcome<()> {
     set_core(CLIENT_CORE)?;
     let is_realtime = set_scheduler(libc::SCHED_RR, 5);
     let (mut calm, mut besieged) = (Target::new(rdzv, security)?, Target::new(rdzv, security)?);
-    calm.good.meet(WINDOW)?;
-    besieged.good.meet(WINDOW)?;
+    besieged.good.meet(SETTLING)?;
     let own = std::env::current_exe()?;
     let mut command = Command::new(own);
     command
@@ -105,31 +111,32 @@ fn siege(rdzv: &Path, span: Duration, security: Security) -> Outcome<()> {
     let mut strangers = Process::start(&mut command, CLIENT_CORE, Priority::Idle)?;
     // They are all there.
     strangers.read_line()?;
-    let (done, over) = mpsc::channel::<()>();
-    let status = besieged.server.folder().join("status");
-    let peak = thread::spawn(move || -> u64 {
-        let mut peak = 0;
-        while over.recv_timeout(Duration::from_millis(100)) == Err(mpsc::RecvTimeoutError::Timeout) {
-            peak = peak.max(resident_kib(&status).unwrap_or(0));
-        }
-        peak
-    });
+    let mut command = Command::new(std::env::current_exe()?);
+    let spinner = Process::start(command.arg("spin"), CLIENT_CORE, Priority::Idle)?;
     let (mut alone, mut beside) = (Waits::default(), Waits::default());
     let (mut busy, mut measured) = (Duration::ZERO, Duration::ZERO);
     while measured < span {
         strangers.signal(libc::SIGSTOP)?;
         besieged.server.signal(libc::SIGSTOP)?;
-        alone.add(calm.good.meet(WINDOW)?);
+        calm.server.signal(libc::SIGCONT)?;
+        spinner.signal(libc::SIGCONT)?;
+        calm.good.meet(SETTLING)?;
+        let waits = calm.good.meet(WINDOW)?;
+        alone.sorted_ns.extend(waits);
+        spinner.signal(libc::SIGSTOP)?;
+        calm.server.signal(libc::SIGSTOP)?;
         besieged.server.signal(libc::SIGCONT)?;
         strangers.signal(libc::SIGCONT)?;
-        besieged.good.meet(WINDOW / 8)?;
+        besieged.good.meet(SETTLING)?;
         let (began, used) = (Instant::now(), besieged.server.cpu_time()?);
-        beside.add(besieged.good.meet(WINDOW)?);
+        let waits = besieged.good.meet(WINDOW)?;
         busy += besieged.server.cpu_time()? - used;
         measured += began.elapsed();
+        beside.sorted_ns.extend(waits);
     }
-    drop(done);
-    let peak = peak.join().map_err(|_| "a thread panicked")?;
+    alone.sorted_ns.sort_unstable();
+    beside.sorted_ns.sort_unstable();
+    let peak = peak_kib(&besieged.server.folder().join("status")).ok_or("no VmHWM")?;
     // The end of its stdin ends it.
     drop(strangers.child.stdin.take());
     let report = strangers.read_line()?;
@@ -146,7 +153,7 @@ fn siege(rdzv: &Path, span: Duration, security: Security) -> Outcome<()> {
     );
     print!("strangers: {report}");
     if !strangers.child.wait()?.success() {
-        return Err("idle connections were closed".into());
+        return Err("the strangers failed, or idle connections were closed".into());
     }
     if peak << 10 > STORED_BYTES_MAX {
         return Err(format!("the server had {} MiB resident", peak >> 10).into());
@@ -155,7 +162,7 @@ fn siege(rdzv: &Path, span: Duration, security: Security) -> Outcome<()> {
         println!(
             "not judged: without the right to a real-time priority (chrt -r 5) clients wait for the core of the strangers"
         );
-    } else if ratio > P99_RATIO_MAX {
+    } else if ratio.is_nan() || ratio > P99_RATIO_MAX {
         return Err(format!("the p99 may be {P99_RATIO_MAX} times that alone").into());
     }
     Ok(())
@@ -197,11 +204,6 @@ struct Waits {
 }
 
 impl Waits {
-    fn add(&mut self, mut others_ns: Vec<u64>) {
-        self.sorted_ns.append(&mut others_ns);
-        self.sorted_ns.sort_unstable();
-    }
-
     /// Returns the wait, in microseconds, that this percentage of all waits does not exceed.
     fn at(&self, percent: usize) -> f64 {
         let last = self.sorted_ns.len().saturating_sub(1);
@@ -355,9 +357,10 @@ impl Drop for Process {
     }
 }
 
-fn resident_kib(status: &Path) -> Option<u64> {
+/// Returns the most memory that a process has had resident, in KiB.
+fn peak_kib(status: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(status).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_whitespace().next()?.parse().ok()
+    text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.split_whitespace().next()?.parse().ok()
 }
 
 /// Sets how this process is scheduled. Returns whether it may.
@@ -407,9 +410,10 @@ fn strangers(port: u16, security: Security) -> Outcome<()> {
             }
         });
     }
-    thread::spawn(move || slow_and_never_read(port, security));
+    let others = thread::spawn(move || slow_and_never_read(port, security));
     println!("ready");
     io::stdin().read_to_end(&mut Vec::new())?;
+    let is_besieged = !others.is_finished() && counts.requests.load(Ordering::Relaxed) > 0;
     let gone = idle.iter().filter(|stream| is_closed(stream)).count();
     println!(
         "{} costly requests of {} MiB in total, {} costly connections that ended; of {IDLE} idle ones {gone} were closed",
@@ -417,7 +421,11 @@ fn strangers(port: u16, security: Security) -> Outcome<()> {
         counts.request_bytes.load(Ordering::Relaxed) >> 20,
         counts.closed.load(Ordering::Relaxed),
     );
-    if gone == 0 { Ok(()) } else { Err("idle connections were closed".into()) }
+    match (gone, is_besieged) {
+        (0, true) => Ok(()),
+        (0, false) => Err("strangers could not connect".into()),
+        _ => Err("idle connections were closed".into()),
+    }
 }
 
 fn connect(port: u16) -> io::Result<TcpStream> {

@@ -199,12 +199,12 @@ struct Size {
 
 impl Sink for Size {
     fn put(&mut self, bytes: &[u8]) {
-        self.bytes += bytes.len();
-        self.copied_bytes += bytes.len();
+        self.bytes = self.bytes.saturating_add(bytes.len());
+        self.copied_bytes = self.copied_bytes.saturating_add(bytes.len());
     }
 
     fn put_shared(&mut self, bytes: &SharedBytes) {
-        self.bytes += bytes.len();
+        self.bytes = self.bytes.saturating_add(bytes.len());
     }
 }
 

@@ -19,8 +19,9 @@ const fn module(path: &'static str, layer: u8, group: &'static str) -> Module {
 /// The layer of state machines without I/O; those of one group know none of another.
 const MACHINES: u8 = 3;
 
-const MODULES: [Module; 73] = [
+const MODULES: [Module; 74] = [
     module("error", 0, "ground"),
+    module("hash_index", 0, "ground"),
     module("ids", 0, "ground"),
     module("key_hash", 0, "ground"),
     module("limits", 0, "ground"),

@@ -205,5 +205,8 @@ impl Members {
             self.away -= u32::from(member.arrival.is_none() && self.was_there(member.last_seen_generation));
             self.index.remove(hasher.of(&member.name), index_number(id));
         }
+        if self.index.shrink_if_sparse() {
+            self.members.shrink_to_fit();
+        }
     }
 }

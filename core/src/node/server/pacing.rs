@@ -41,8 +41,8 @@ fn weighted(work: u64) -> u64 {
     per_slice(work, work)
 }
 
-/// Returns the pause after a slice, which grows with the cube of a slice that is too long: of the requests of other clients,
-/// few may meet a long stall. 0.2 ms have a pause of 0.2 ms, and 1 ms one of 25 ms.
+/// Returns the pause after a slice, which grows with the cube of a slice that is too long: the pause after 0.2 ms is 0.2 ms,
+/// and after 1 ms it is 25 ms. The longer the pauses, the fewer requests of other clients meet a stall.
 fn pause(work: u64) -> Duration {
     span(per_slice(weighted(work), work)).min(PAUSE_MAX)
 }
