@@ -19,6 +19,12 @@ impl Entry {
     }
 }
 
+/// Returns the id of what has this index in a table.
+pub fn id_of(index: usize) -> u32 {
+    // invariant: the limits keep all tables far below 2^32 entries
+    u32::try_from(index).expect("the limits keep the table small")
+}
+
 /// Ids of names, each of which is found by the hash of its name. The owner of the index has the names.
 #[derive(Debug, Default)]
 pub struct HashIndex(HashTable<Entry>);

@@ -4,10 +4,11 @@
 //! after the other: alone at the one, and at the other beside connections that are idle, that send a byte now and then, that
 //! never read, and that send costly requests as fast as the server takes them. Of the slow senders, some never complete their
 //! greeting; with `--tls` native clients use TLS, and some begin a handshake, slowly or again and again. The program measures at
-//! the two servers in turn, so that other load on the machine affects both figures alike. While it measures at one
-//! server, it stops the other, and with the besieged one the strangers; then a process without work keeps the core of the clients
-//! from sleeping, as the strangers do: waking a core takes long. The good clients and the servers have a real-time priority, since strangers have machines of their own: at any other priority Linux may let a stranger
-//! run until the next tick before a client that has its answer. The program fails when the server does not hold its bounds.
+//! the two servers in turn, so that other load on the machine affects both figures alike. While it measures at one server, it
+//! stops the other. With the besieged server it stops the strangers, too; a process that spins then keeps the core of the
+//! clients from sleeping, as the strangers do otherwise: waking a core takes long. The good clients and the servers have a
+//! real-time priority, since strangers have machines of their own: at any other priority Linux may let a stranger run until
+//! the next tick before a client that has its answer. The program fails when the server does not hold its bounds.
 
 #![expect(clippy::disallowed_methods, reason = "a program reads the clock")]
 
@@ -104,15 +105,14 @@ fn siege(rdzv: &Path, span: Duration, security: Security) -> Outcome<()> {
     let (mut calm, mut besieged) = (Target::new(rdzv, security)?, Target::new(rdzv, security)?);
     besieged.good.meet(SETTLING)?;
     let own = std::env::current_exe()?;
-    let mut command = Command::new(own);
+    let mut command = Command::new(&own);
     command
         .args(["strangers", &besieged.port.to_string()])
         .args((security == Security::Tls).then_some("--tls"));
     let mut strangers = Process::start(&mut command, CLIENT_CORE, Priority::Idle)?;
     // They are all there.
     strangers.read_line()?;
-    let mut command = Command::new(std::env::current_exe()?);
-    let spinner = Process::start(command.arg("spin"), CLIENT_CORE, Priority::Idle)?;
+    let spinner = Process::start(Command::new(own).arg("spin"), CLIENT_CORE, Priority::Idle)?;
     let (mut alone, mut beside) = (Waits::default(), Waits::default());
     let (mut busy, mut measured) = (Duration::ZERO, Duration::ZERO);
     while measured < span {

@@ -4,6 +4,7 @@
 //! [`Server::poll_timeout`] or the next event. The driver and the simulator run this same type.
 
 mod accepting;
+mod budget;
 mod conns;
 mod deadlines;
 mod event;
@@ -19,7 +20,7 @@ pub use native::why_over;
 
 use crate::access::Access;
 use crate::ids::ConnId;
-use crate::limits::{COPIED_BYTES_PER_UNIT, ServerLimits};
+use crate::limits::ServerLimits;
 use crate::prelude::*;
 use crate::store::engine::{ApplyError, Engine};
 use crate::store::op::Request;
@@ -30,6 +31,7 @@ use crate::wire::c10d::{Frame, FrameError, parse_frame};
 use crate::wire::native::{MAGIC, Why};
 use crate::wire::sink::Sink as _;
 use alloc::collections::VecDeque;
+use budget::Budget;
 use conns::{Conn, Conns, Greeting, Life, Protocol, SENT_AT_ONCE_MAX};
 use deadlines::{Deadline, Deadlines};
 use native::{Native, ServerContext, notify_released, pushed_queue};
@@ -748,52 +750,6 @@ impl Server {
         self.resume_parked();
         let work = self.work() - before;
         self.pacing.sliced(self.now, work, self.parked.len());
-    }
-}
-
-/// Work that may still be done for one input, in the units of [`ServerLimits::work_per_input_max`].
-#[derive(Debug, Default)]
-struct Budget {
-    left: u64,
-    spent: u64,
-    /// Work for the same input that had a budget of its own.
-    before: u64,
-    /// Part of the work that other connections than that of the input cause: the ends of waits, and the answers to them.
-    for_others: u64,
-    /// Copied bytes that are less than a unit.
-    copied_bytes: u64,
-}
-
-impl Budget {
-    const fn renew(&mut self, work: u64) {
-        *self = Self { left: work, spent: 0, before: self.before + self.spent, ..*self };
-    }
-
-    /// Returns the work that the connection of the input causes.
-    const fn own(&self) -> u64 {
-        (self.before + self.spent).saturating_sub(self.for_others)
-    }
-
-    /// Subtracts the work since the last call. Returns whether nothing is left.
-    #[inline]
-    fn spend(&mut self, engine: &Engine, conns: &mut Conns) -> bool {
-        self.copied_bytes += conns.pool.take_copied_bytes();
-        self.for_others += engine.take_work_for_others();
-        self.subtract(engine.take_work() + self.copied_bytes / COPIED_BYTES_PER_UNIT);
-        self.copied_bytes %= COPIED_BYTES_PER_UNIT;
-        self.left == 0
-    }
-
-    /// Subtracts the work of copying `bytes` bytes.
-    #[inline]
-    const fn copied(&mut self, bytes: usize) {
-        self.copied_bytes += bytes as u64;
-    }
-
-    #[inline]
-    const fn subtract(&mut self, work: u64) {
-        self.left = self.left.saturating_sub(work);
-        self.spent += work;
     }
 }
 

@@ -2,7 +2,7 @@
 //! between generations, so that a barrier in a steady loop stores nothing new.
 
 use super::event::{ArrivalId, Refusal};
-use crate::hash_index::HashIndex;
+use crate::hash_index::{HashIndex, id_of};
 use crate::key_hash::KeyHash;
 use crate::limits::{BarrierLimits, MEMBER_COST_BYTES};
 use crate::prelude::*;
@@ -42,11 +42,6 @@ pub(super) struct Members {
 /// Returns the bytes that a name costs.
 pub(super) const fn cost(name: &[u8]) -> u64 {
     name.len() as u64 + MEMBER_COST_BYTES
-}
-
-fn index_number(id: MemberId) -> u32 {
-    // invariant: the limits keep the table far below 2^32 entries
-    u32::try_from(id).expect("the limits keep the table small")
 }
 
 fn contiguous(key: Key<'_>) -> Cow<'_, [u8]> {
@@ -155,7 +150,7 @@ impl Members {
     pub(super) fn insert(&mut self, name: &[u8], hasher: &KeyHash) -> MemberId {
         let member = Member { name: name.into(), arrival: None, until: None, last_seen_generation: 0 };
         let id = self.members.insert(member);
-        self.index.insert(hasher.of(name), index_number(id));
+        self.index.insert(hasher.of(name), id_of(id));
         self.name_bytes += name.len() as u64;
         id
     }
@@ -203,10 +198,28 @@ impl Members {
             self.name_bytes -= member.name.len() as u64;
             self.waiting -= u32::from(member.arrival.is_some());
             self.away -= u32::from(member.arrival.is_none() && self.was_there(member.last_seen_generation));
-            self.index.remove(hasher.of(&member.name), index_number(id));
+            self.index.remove(hasher.of(&member.name), id_of(id));
         }
         if self.index.shrink_if_sparse() {
             self.members.shrink_to_fit();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_names_that_were_forgotten_is_freed() {
+        let (mut members, hasher) = (Members::default(), KeyHash::new(1));
+        for number in 0..10_000_u32 {
+            members.insert(&number.to_le_bytes(), &hasher);
+        }
+        members.retain(&hasher, |id, _| id < 10);
+        assert!(!members.index.shrink_if_sparse(), "it was sparse");
+        assert!(members.members.capacity() < 100, "{} members", members.members.capacity());
+        assert_eq!(members.find(&9_u32.to_le_bytes(), &hasher), Some(9));
+        assert_eq!(members.find(&10_u32.to_le_bytes(), &hasher), None);
     }
 }

@@ -3,7 +3,7 @@
 use super::order::Order;
 use super::slot::{Slot, SlotId, WaitList};
 use super::value::Value;
-use crate::hash_index::HashIndex;
+use crate::hash_index::{HashIndex, id_of};
 use crate::key_hash::KeyHash;
 use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
 use crate::prelude::*;
@@ -15,11 +15,6 @@ use slab::Slab;
 
 /// Capacity that a queue keeps when it becomes shorter, in items.
 const QUEUE_KEPT: usize = 64;
-
-fn as_index(index: usize) -> u32 {
-    // invariant: stored_bytes_max and registrations_max keep the tables far below 2^32 entries
-    u32::try_from(index).expect("the limits keep the table small")
-}
 
 /// Number of the tables of the index. A table that grows moves all of its entries at once: with one table, a store of
 /// millions of keys would be busy with that for a second.
@@ -118,7 +113,7 @@ impl Slots {
 
     /// Adds a slot for a key that has none.
     fn insert(&mut self, key: &[u8], hash: u64) -> SlotId {
-        let id = as_index(self.slots.insert(Slot {
+        let id = id_of(self.slots.insert(Slot {
             key: key.into(),
             value: Value::Absent,
             revision: 0,
@@ -209,14 +204,14 @@ impl Slots {
         self.stored_bytes = self.stored_bytes + slot.value.len() as u64 - length_before as u64;
         match (was_absent, is_absent) {
             (true, false) => {
-                slot.present_at = as_index(self.present.len());
+                slot.present_at = id_of(self.present.len());
                 self.present.push(id);
             }
             (false, true) => {
                 let index = slot.present_at as usize;
                 self.present.swap_remove(index);
                 if let Some(&moved) = self.present.get(index) {
-                    self[moved].present_at = as_index(index);
+                    self[moved].present_at = id_of(index);
                 }
             }
             _ => {}
@@ -282,7 +277,7 @@ impl Slots {
         });
         for index in unordered.by_ref().take(count_max) {
             if slots.contains(index) {
-                order.insert(as_index(index), |id| &slots[id as usize].key);
+                order.insert(id_of(index), |id| &slots[id as usize].key);
             }
         }
         unordered.start >= unordered.end

@@ -1,8 +1,8 @@
 //! Agents on hosts of their own, in a run of their own: the library's agent, whose calls go over the session of a process
 //! to the server that all share. Their workers are simulated.
 //!
-//! During the storm the mishaps of nodes happen to agents, too, and their workers fail. After it every agent must end. If its outcome
-//! is success or a failed worker, its workers must have ended so; nothing stops it, and it loses no guard.
+//! During the storm the mishaps of nodes happen to agents, too, and their workers fail. After it every agent must end. If
+//! its outcome is success or a failed worker, its workers must have ended so; nothing stops it, and it loses no guard.
 
 mod agent;
 mod calls;

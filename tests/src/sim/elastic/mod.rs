@@ -3,7 +3,8 @@
 //! RPC group, and other hosts have agents.
 //!
 //! In the *storm* nodes do anything while mishaps happen to them and to the server. Then mishaps stop. Each run must have
-//! a stable round within a bound: see [`world::HEALING_MAX`]. Then the agents must have ended, one worker leaves its group, at last all nodes leave, and the server must hold no session. Each process that talks to the server, the
+//! a stable round within a bound: see [`world::HEALING_MAX`]. Then the agents must have ended, one worker leaves its
+//! group, at last all nodes leave, and the server must hold no session. Each process that talks to the server, the
 //! server and each worker has a clock of its own; the agents' machines have the world's.
 
 mod agents;
