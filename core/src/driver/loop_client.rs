@@ -144,7 +144,7 @@ impl Loop {
     pub fn submit_call(&mut self, store: MemberId, call: &Call<'_>, span: Duration) -> SubmitResult {
         let (member, mut events) = self.member(store).ok_or(SubmitError::UnknownStore)?;
         let id = member.submit(call, span, &mut events)?;
-        self.changed();
+        self.changed(store);
         Ok(id)
     }
 
@@ -171,11 +171,11 @@ impl Loop {
     }
 
     /// Cancels a call. Its event is an error of kind [`crate::error::ErrorKind::Cancelled`], unless the call is already over.
-    pub fn cancel(&mut self, member: MemberId, call: CallId) {
-        if let Some((member, mut events)) = self.member(member) {
+    pub fn cancel(&mut self, id: MemberId, call: CallId) {
+        if let Some((member, mut events)) = self.member(id) {
             member.cancel(call, &mut events);
+            self.changed(id);
         }
-        self.changed();
     }
 
     /// Does all pending work without blocking.
@@ -194,7 +194,7 @@ impl Loop {
             }
         }
         self.for_each_member(|member, events| member.poll(now, events));
-        self.arm();
+        self.arm(self.members.poll_timeout());
         Ok(())
     }
 
@@ -214,16 +214,17 @@ impl Loop {
         self.store(store).map_or(0, |store| store.pending)
     }
 
-    /// Must follow a change outside of [`Loop::poll`]: makes the descriptor readable if the change produced events.
-    fn changed(&mut self) {
+    /// Must follow a change of a member outside of [`Loop::poll`]: makes the descriptor readable if the change produced
+    /// events. The timer is already set for the other members.
+    fn changed(&mut self, member: MemberId) {
         if !self.event_queue.is_empty() {
             self.events.waker().wake();
         }
-        self.arm();
+        self.arm(self.members.get(member).and_then(Member::poll_timeout));
     }
 
-    fn arm(&mut self) {
-        if let Some(due) = self.members.poll_timeout() {
+    fn arm(&mut self, due: Option<Instant>) {
+        if let Some(due) = due {
             self.events.wake_at(due);
         }
     }

@@ -289,7 +289,7 @@ impl Loop {
     ) -> Option<T> {
         let (member, mut events) = self.member(id)?;
         let done = work(<dyn Any>::downcast_mut(member)?, &mut events);
-        self.changed();
+        self.changed(id);
         Some(done)
     }
 

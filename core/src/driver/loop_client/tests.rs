@@ -70,14 +70,18 @@ fn one_loop_serves_several_stores() {
 }
 
 #[test]
-fn a_deadline_makes_the_descriptor_readable() {
+fn the_earliest_deadline_makes_the_descriptor_readable() {
     let server = server();
     let mut events = Loop::new().expect("a loop");
-    let store = events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default());
+    let [later, store, last] =
+        [(); 3].map(|()| events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default()));
     let began = events.events.clock().now();
-    let after = Timeout::After(Duration::from_millis(200));
-    events.submit(store, Request::Wait { keys: Keys::one(key(b"never")) }, after).expect("submitted");
+    for (store, millis) in [(later, 40_000), (store, 200), (last, 30_000)] {
+        let after = Timeout::After(Duration::from_millis(millis));
+        events.submit(store, Request::Wait { keys: Keys::one(key(b"never")) }, after).expect("submitted");
+    }
     let over = next(&mut events);
+    assert_eq!(over.store, store);
     assert_eq!(over.keys, [b"never"]);
     let error = over.result.expect_err("the key is never set");
     assert_eq!((error.kind(), error.operation()), (ErrorKind::TimedOut, Operation::Wait));
