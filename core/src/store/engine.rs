@@ -472,11 +472,9 @@ impl Engine {
         };
         let mut wait = None;
         for key in keys.iter() {
-            if self.slots.is_ready(contiguous_key(key, &mut self.joined)) {
-                continue;
-            }
             let id = match wait {
                 Some(id) => id,
+                None if self.slots.is_ready(contiguous_key(key, &mut self.joined)) => continue,
                 None => {
                     let gross = keys.iter().map(|key| cost(key, 0)).sum();
                     if self.check_capacity(gross).is_err() {
@@ -488,7 +486,9 @@ impl Engine {
                 }
             };
             let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
-            self.waits.register(id, slot, &mut self.slots);
+            if !self.slots[slot].is_ready() {
+                self.waits.register(id, slot, &mut self.slots);
+            }
         }
         Ok(if wait.is_some() { Answer::Parked } else { Answer::Released })
     }

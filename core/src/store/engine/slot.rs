@@ -19,6 +19,13 @@ pub(super) struct Slot {
     pub(super) queue: Option<VecDeque<Box<[u8]>>>,
 }
 
+impl Slot {
+    /// Returns whether the key has a value or a queued item.
+    pub(super) const fn is_ready(&self) -> bool {
+        !matches!(self.value, Value::Absent) || self.queue.is_some()
+    }
+}
+
 /// Null index of a list of registrations.
 pub(super) const NONE: u32 = u32::MAX;
 

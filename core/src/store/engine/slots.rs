@@ -135,7 +135,7 @@ impl Slots {
     /// Frees the slot when it has neither a value, a queue nor waiters.
     pub(super) fn release_if_idle(&mut self, id: SlotId) {
         let slot = &self[id];
-        if !matches!(slot.value, Value::Absent) || slot.queue.is_some() || !slot.waiters.is_empty() {
+        if slot.is_ready() || !slot.waiters.is_empty() {
             return;
         }
         let hash = self.hasher.of(&slot.key);
@@ -226,10 +226,7 @@ impl Slots {
     /// Returns whether the key has a value or a queued item.
     #[inline]
     pub(super) fn is_ready(&self, key: &[u8]) -> bool {
-        self.find(key).is_some_and(|id| {
-            let slot = &self[id];
-            !matches!(slot.value, Value::Absent) || slot.queue.is_some()
-        })
+        self.find(key).is_some_and(|id| self[id].is_ready())
     }
 
     pub(super) fn push_item(&mut self, id: SlotId, item: &[u8]) {
@@ -241,7 +238,7 @@ impl Slots {
         let slot = &mut self[id];
         let queue = slot.queue.as_mut()?;
         let item = queue.pop_front()?;
-        // Empty queues are dropped, because `is_ready` checks only whether there is a queue.
+        // Empty queues are dropped, because `Slot::is_ready` checks only whether there is a queue.
         if queue.is_empty() {
             slot.queue = None;
         } else if queue.capacity() > QUEUE_KEPT && queue.len() < queue.capacity() / 8 {
