@@ -141,6 +141,10 @@ impl TlsStage {
         match self.0 {}
     }
 
+    pub const fn has_unsent(&self) -> bool {
+        match self.0 {}
+    }
+
     pub const fn unsent(&self) -> &[u8] {
         match self.0 {}
     }

@@ -98,9 +98,10 @@ impl Connection {
     /// How the connection ended.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<usize, Cause> {
         self.flush()?;
-        let Some(stage) = &mut self.tls else {
-            return if bytes.is_empty() { Ok(0) } else { self.send(bytes) };
-        };
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let Some(stage) = &mut self.tls else { return self.send(bytes) };
         let count = stage.send(bytes);
         self.flush()?;
         Ok(count)
@@ -112,7 +113,7 @@ impl Connection {
     /// How the connection ended.
     pub(super) fn flush(&mut self) -> Result<(), Cause> {
         let Self { socket, tls: Some(stage), is_connected: true, .. } = self else { return Ok(()) };
-        while !stage.unsent().is_empty() {
+        while stage.has_unsent() {
             match send(socket, stage.unsent())? {
                 0 => break,
                 count => stage.sent(count),
@@ -153,7 +154,7 @@ impl Connection {
     /// Watches for the conditions that the connection waits for.
     pub(super) fn update_interest(&mut self, has_unsent: bool) {
         let has_unsent = match &self.tls {
-            Some(stage) => !stage.unsent().is_empty() || has_unsent && !stage.is_handshaking(),
+            Some(stage) => stage.has_unsent() || has_unsent && !stage.is_handshaking(),
             None => has_unsent,
         };
         let wanted = match (self.is_connected, has_unsent) {

@@ -130,8 +130,12 @@ impl TlsStage {
     /// Encrypts from `plaintext`, and returns the number of bytes that were taken. It takes none during the handshake
     /// and while there is much ciphertext to be sent.
     pub fn send(&mut self, plaintext: &[u8]) -> usize {
-        let unsent_bytes = self.unsent().len();
-        if self.is_handshaking() || self.fault.is_some() || unsent_bytes > SEALED_BYTES_MAX / 2 {
+        let unsent_bytes = self.unsent.len() - self.sent;
+        if plaintext.is_empty()
+            || self.is_handshaking()
+            || self.fault.is_some()
+            || unsent_bytes > SEALED_BYTES_MAX / 2
+        {
             return 0;
         }
         let chunk = &plaintext[..plaintext.len().min(SEALED_BYTES_MAX - unsent_bytes)];
@@ -148,6 +152,11 @@ impl TlsStage {
         }
     }
 
+    /// Returns whether there are bytes to be sent.
+    pub const fn has_unsent(&self) -> bool {
+        self.sent < self.unsent.len()
+    }
+
     /// Returns the bytes to be sent.
     pub fn unsent(&self) -> &[u8] {
         &self.unsent[self.sent..]
@@ -161,7 +170,7 @@ impl TlsStage {
     /// Removes bytes of [`TlsStage::unsent`] that were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
-        if self.sent >= self.unsent.len() {
+        if !self.has_unsent() {
             self.unsent.clear();
             self.unsent.shrink_to(BYTES_KEPT_MAX);
             self.sent = 0;

@@ -140,7 +140,7 @@ impl Transport {
 
     /// Returns whether there is ciphertext to be sent.
     pub(super) fn has_unsent(&self) -> bool {
-        matches!(&self.security, Security::Tls(secured) if !secured.stage.unsent().is_empty())
+        matches!(&self.security, Security::Tls(secured) if secured.stage.has_unsent())
     }
 
     /// Returns whether bytes may be sent as soon as the socket takes them: not during the handshake.
@@ -207,7 +207,7 @@ impl Transport {
     /// The socket takes no more, or fails.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let Security::Tls(secured) = &mut self.security else { return Ok(()) };
-        while !secured.stage.unsent().is_empty() {
+        while secured.stage.has_unsent() {
             match self.socket.send_with_flags(secured.stage.unsent(), libc::MSG_NOSIGNAL) {
                 Ok(count) => secured.stage.sent(count),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -245,7 +245,7 @@ impl Secured {
             // rest.
             while let Ok(count @ 1..) = socket.send_with_flags(self.stage.unsent(), libc::MSG_NOSIGNAL) {
                 self.stage.sent(count);
-                if self.stage.unsent().is_empty() {
+                if !self.stage.has_unsent() {
                     break;
                 }
             }

@@ -740,7 +740,7 @@ impl Process {
             Ok(count) => match &mut self.stage {
                 Some(stage) => {
                     stage.sent(count);
-                    stage.unsent().is_empty()
+                    !stage.has_unsent()
                 }
                 None => {
                     self.unsent.drain(..count);

@@ -27,7 +27,7 @@ impl Line {
     }
 
     pub(super) fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty() || self.stage.as_ref().is_some_and(|stage| !stage.unsent().is_empty())
+        !self.unsent.is_empty() || self.stage.as_ref().is_some_and(TlsStage::has_unsent)
     }
 
     /// Returns the binding of the channel, once TLS has one.
