@@ -1,8 +1,11 @@
-//! What tokens and TLS cost: `tls [CLIENTS [ROUNDS]]`. Run it on one core: `taskset -c 0 target/release/tls`.
+//! What tokens and TLS cost: `tls [CLIENTS]`. Run it on one core: `chrt -r 5 taskset -c 0 target/release/tls`.
 //!
 //! This process has two servers without either, one with a token and one with TLS. Sessions of one event loop meet at a
-//! barrier of each server in turn. Then one client after the other opens a session at each server. Without TLS that takes a
-//! connection and a greeting; the difference is the handshake. The certificates are of ECDSA P-256.
+//! barrier of each server in turn, for some 20 ms each. A machine that slows down changes both times of a ratio then, and
+//! the median of the ratios counts. Then one client after the other opens a session at each server. Without TLS that takes
+//! a connection and a greeting; the difference is the handshake. The certificates are of ECDSA P-256.
+//!
+//! The program ends with 1 if a bound of [`judge`] is exceeded.
 
 #[path = "../../../core/src/tls/tests/certificates.rs"]
 mod certificates;
@@ -20,24 +23,33 @@ use rendezvous_core::{
 use std::error::Error;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-const REPETITIONS: usize = 9;
+/// Number of times that each barrier's clients meet for a slice.
+const SLICES: usize = 600;
+/// Number of arrivals in a slice.
+const ARRIVALS: usize = 1280;
+/// Number of slices before the first that counts.
+const SLICES_BEFORE: usize = 20;
+/// Part by which a ratio may miss its bound, beside the difference of the same measured twice.
+const NOISE: f64 = 0.01;
+const OPENINGS: usize = 9;
 const SESSIONS_OPENED: usize = 200;
 const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(30));
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<usize>());
-    let clients = numbers.next().transpose()?.unwrap_or(8);
-    let rounds = numbers.next().transpose()?.unwrap_or(2000);
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let clients = std::env::args().nth(1).map(|text| text.parse::<usize>()).transpose()?.unwrap_or(8);
     let folder = std::env::temp_dir().join(format!("rdzv-{}-bench-tls", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let measured = measure(&folder, clients, rounds);
+    let measured = measure(&folder, clients);
     std::fs::remove_dir_all(&folder)?;
-    measured
+    let is_within = measured?;
+    println!("{}", if is_within { "within the bounds" } else { "EXCEEDS a bound" });
+    Ok(ExitCode::from(u8::from(!is_within)))
 }
 
-fn measure(folder: &Path, clients: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
+fn measure(folder: &Path, clients: usize) -> Result<bool, Box<dyn Error>> {
     let authority = Authority::new();
     let (cert_file, key_file) = authority.issue(&["127.0.0.1"]).write(folder, "server");
     let ca_file = authority.write(folder, "ca.pem");
@@ -63,26 +75,41 @@ fn measure(folder: &Path, clients: usize, rounds: usize) -> Result<(), Box<dyn E
     let again = Side::new(ServerOptions::on("127.0.0.1", 0), NativeClientOptions::default(), clients)?;
     let mut sides = [plain, proven, secured, again];
     let (mut barriers, mut openings) = ([const { Vec::new() }; 4], [const { Vec::new() }; 4]);
-    for side in &mut sides {
-        side.meet(rounds / 4)?;
-    }
-    for _ in 0..REPETITIONS {
+    let rounds = (ARRIVALS / clients).max(1);
+    for slice in 0..SLICES_BEFORE + SLICES {
         for (side, times) in sides.iter_mut().zip(&mut barriers) {
-            times.push(side.meet(rounds)?);
+            let time = side.meet(rounds)?;
+            if slice >= SLICES_BEFORE {
+                times.push(time);
+            }
         }
+    }
+    for _ in 0..OPENINGS {
         for (side, times) in sides.iter_mut().zip(&mut openings) {
             times.push(side.open(SESSIONS_OPENED)?);
         }
     }
-    let [plain, proven, secured, again] = barriers.map(median);
-    println!("native barrier of {clients}: {plain:.1} us, {:.3} times when measured again;", again / plain);
-    println!("with a token {:.3} times, with TLS {:.3} times", proven / plain, secured / plain);
-    let [plain, proven, secured, again] = openings.map(median);
+    Ok(judge(clients, barriers, openings))
+}
+
+/// Prints the figures, and returns whether they are within their bounds: a steady barrier takes at most 1.15 times as long
+/// with TLS, and no longer with a token, by which the same measured twice does not differ. A handshake takes at most 2 ms.
+fn judge(clients: usize, barriers: [Vec<f64>; 4], openings: [Vec<f64>; 4]) -> bool {
+    // The two without either are measured before and after the others.
+    let around = |at: usize| (barriers[0][at] + barriers[3][at]) / 2.0;
+    let ratio = |times: &[f64]| median((0..SLICES).map(|at| times[at] / around(at)).collect());
+    let again = median((0..SLICES).map(|at| barriers[3][at] / barriers[0][at]).collect());
+    let (proven, secured) = (ratio(&barriers[1]), ratio(&barriers[2]));
+    let [plain, ..] = barriers.map(median);
+    println!("native barrier of {clients}: {plain:.1} us, {again:.3} times when measured again;");
+    println!("with a token {proven:.3} times, with TLS {secured:.3} times");
+    let [plain, proven_opening, secured_opening, again_opening] = openings.map(median);
+    let handshake = secured_opening - plain;
     println!(
-        "session opened: {plain:.1} us, {again:.1} us when measured again; with a token {proven:.1} us;"
+        "session opened: {plain:.1} us, {again_opening:.1} us when measured again; with a token {proven_opening:.1} us;"
     );
-    println!("with mutual TLS {secured:.1} us, of which the handshake takes {:.1} us", secured - plain);
-    Ok(())
+    println!("with mutual TLS {secured_opening:.1} us, of which the handshake takes {handshake:.1} us");
+    secured <= 1.15 && proven <= 1.0 + (again - 1.0).abs() + NOISE && handshake <= 2000.0
 }
 
 fn median(mut times: Vec<f64>) -> f64 {
