@@ -228,10 +228,15 @@ impl EventLoop {
         self.watcher().watch(fd, interest, token)
     }
 
+    /// Returns whether [`EventLoop::wake_at`] has made sure that the descriptor is readable at `deadline`.
+    pub(in crate::driver) fn wakes_by(&self, deadline: Instant) -> bool {
+        self.armed.is_some_and(|armed| armed <= deadline)
+    }
+
     /// Makes the descriptor readable at `deadline` at the latest. An earlier timer stays: an occasional spurious
     /// wake-up is cheaper than a system call for each deadline that moves.
     pub fn wake_at(&mut self, deadline: Instant) {
-        if self.armed.is_some_and(|armed| armed <= deadline) {
+        if self.wakes_by(deadline) {
             return;
         }
         let left = deadline.since(self.clock.now()).max(Duration::from_nanos(1));

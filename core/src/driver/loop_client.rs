@@ -187,15 +187,18 @@ impl Loop {
         let now = self.events.clock().now();
         let ready = self.events.poll()?;
         self.for_each_member(|member, events| member.wake(now, events));
+        let mut outcome = Ok(());
         for one in ready {
             // An unknown token is that of a member that was removed.
             if let Some((member, mut events)) = self.member(MemberId::of_token(one.token)) {
-                member.ready(now, one, &mut events)?;
+                let served = member.ready(now, one, &mut events);
+                outcome = outcome.and(served);
             }
         }
+        // After an error, too: the other members have their deadlines.
         self.for_each_member(|member, events| member.poll(now, events));
         self.arm(self.members.poll_timeout());
-        Ok(())
+        outcome
     }
 
     /// Returns the next event.
@@ -221,6 +224,10 @@ impl Loop {
             self.events.waker().wake();
         }
         self.arm(self.members.get(member).and_then(Member::poll_timeout));
+        debug_assert!(
+            self.members.poll_timeout().is_none_or(|due| self.events.wakes_by(due)),
+            "another member has an earlier deadline, for which the timer is not set"
+        );
     }
 
     fn arm(&mut self, due: Option<Instant>) {

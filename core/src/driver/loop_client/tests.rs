@@ -76,9 +76,9 @@ fn the_earliest_deadline_makes_the_descriptor_readable() {
     let [later, store, last] =
         [(); 3].map(|()| events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default()));
     let began = events.events.clock().now();
-    for (store, millis) in [(later, 40_000), (store, 200), (last, 30_000)] {
+    for (one, millis) in [(later, 40_000), (store, 200), (last, 30_000)] {
         let after = Timeout::After(Duration::from_millis(millis));
-        events.submit(store, Request::Wait { keys: Keys::one(key(b"never")) }, after).expect("submitted");
+        events.submit(one, Request::Wait { keys: Keys::one(key(b"never")) }, after).expect("submitted");
     }
     let over = next(&mut events);
     assert_eq!(over.store, store);

@@ -254,7 +254,10 @@ fn a_wait_over_a_filled_queue_and_a_missing_key_is_released_by_the_key() {
          B | WAIT p | Parked
          C | PUSH p 1 | B -> Nothing
          C | PUSH p 2 | Nothing
-         C | SET j v | A -> Nothing",
+         C | SET j v | A -> Nothing
+         A | WAIT i q i | Parked
+         C | PUSH q 2 | Nothing
+         C | SET i v | A -> Nothing",
     );
 }
 
