@@ -22,10 +22,11 @@ const WAITING_MAX: usize = 256;
 /// Maximum number of connections whose waiting bytes one tick looks at.
 const LOOKS_PER_TICK: usize = 256;
 
-/// Number of connections and of bytes that are encrypted in a row: that takes less time than between the system calls of
-/// each connection.
-const BATCH_MAX: usize = 64;
-const BATCH_BYTES_MAX: usize = 64 * 1024;
+/// Number of connections for which bytes are encrypted before the first of them is written: in a row, code and keys stay in
+/// the nearest cache.
+const BATCH_CONNS_MAX: usize = 64;
+/// Number of bytes from which on none is added to them.
+const BATCH_BYTES_HIGH: usize = 64 * 1024;
 
 /// A server whose clients may use TLS. Without a configuration it passes everything on.
 #[derive(Debug)]
@@ -181,28 +182,36 @@ impl TlsServer {
                     return Some(Output::Transmit { conn });
                 }
             }
-            let mut bytes = 0;
-            while self.to_send.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX {
-                match self.server.poll_output() {
-                    Some(Output::Transmit { conn }) if self.transport(conn).is_some() => {
-                        bytes += self.seal(conn);
-                    }
-                    Some(Output::Close { conn }) => {
-                        if let Some(Transport::Tls(secured)) = self.transport_mut(conn) {
-                            secured.stage.close();
-                            if !secured.waiting.is_empty() {
-                                self.waiting.retain(|&other| other != conn);
-                            }
-                        }
-                        self.closed = Some(conn);
-                        return Some(Output::Close { conn });
-                    }
-                    Some(output) => return Some(output),
-                    None if self.to_send.is_empty() => return None,
-                    None => break,
-                }
+            if let Some(output) = self.seal_batch() {
+                return Some(output);
+            }
+            if self.to_send.is_empty() {
+                return None;
             }
         }
+    }
+
+    /// Encrypts for the connections to which the server has something to send, and queues them. Returns the first other
+    /// output of the server.
+    fn seal_batch(&mut self) -> Option<Output> {
+        let mut bytes = 0;
+        while self.to_send.len() < BATCH_CONNS_MAX && bytes < BATCH_BYTES_HIGH {
+            match self.server.poll_output()? {
+                Output::Transmit { conn } if self.transport(conn).is_some() => bytes += self.seal(conn),
+                Output::Close { conn } => {
+                    if let Some(Transport::Tls(secured)) = self.transport_mut(conn) {
+                        secured.stage.close();
+                        if !secured.waiting.is_empty() {
+                            self.waiting.retain(|&other| other != conn);
+                        }
+                    }
+                    self.closed = Some(conn);
+                    return Some(Output::Close { conn });
+                }
+                output => return Some(output),
+            }
+        }
+        None
     }
 
     /// Returns how many connections wait because of the handshakes of others.

@@ -6,7 +6,7 @@ use crate::limits::{FrameLimits, ServerLimits, UngreetedLimits};
 use crate::node::server::{CloseReason, Event, Input, Output, ServerInstance};
 use crate::node::tls_server::TlsServer;
 use crate::prelude::*;
-use crate::store::op::{Key, Request};
+use crate::store::op::{Key, Keys, Request};
 use crate::tls::{ClientConfig, ServerConfig, TlsStage};
 use crate::tls_fault::TlsFault;
 use crate::wire::c10d;
@@ -226,6 +226,47 @@ fn a_short_answer_goes_before_the_rest_of_a_long_one_through_tls() {
         _ => None,
     });
     assert_eq!(transmits.collect::<Vec<_>>(), [other, conn]);
+}
+
+#[test]
+fn many_connections_get_their_answers_beside_one_that_is_lost_while_it_waits_for_its_turn() {
+    let authority = Authority::new();
+    let (mut rig, config) = (Rig::new(Some(authority.server(&[HOST], None))), authority.client(None));
+    let mut greeting = Vec::new();
+    c10d::encode_frame(&mut greeting, &c10d::Frame::Validate { magic: c10d::MAGIC });
+    let of = |request| [&greeting[..], &c10d(request)].concat();
+    let wait = of(Request::Wait { keys: Keys::one(Key::raw(b"k")) });
+    let mut clients = Vec::new();
+    for index in 0..150 {
+        let mut client = Client::new(&mut rig, index, &config);
+        client.deliver(&mut rig).expect("a handshake");
+        client.send(&mut rig, &wait).expect("sent");
+        clients.push(client);
+    }
+    let (plain, writer) = (rig.connect(150), rig.connect(151));
+    rig.feed(Input::Received { conn: plain, bytes: &wait });
+    let set = of(Request::Set { key: Key::raw(b"k"), value: b"v" });
+    rig.server.handle(NOW, Input::Received { conn: writer, bytes: &set }).expect("a legal input");
+    let (first, lost) = (clients[0].conn, clients[1].conn);
+    assert_eq!(rig.server.poll_output(), Some(Output::Transmit { conn: first }));
+    let encrypted = clients.iter().filter(|client| !rig.server.unsent(client.conn).is_empty());
+    assert_eq!(encrypted.count(), 64, "in a row, before the first is written");
+    rig.write(first);
+    rig.server.handle(NOW, Input::Lost { conn: lost, os_error: 104 }).expect("a legal input");
+    rig.feed(Input::Tick);
+    for client in clients.iter_mut().filter(|client| client.conn != lost) {
+        client.deliver(&mut rig).expect("an answer");
+        assert_eq!(client.plaintext, [0], "{:?}", client.conn);
+    }
+    assert_eq!(rig.got[&plain], [0]);
+    assert_eq!(rig.closed.remove(&lost), Some(CloseReason::Lost(104)));
+    assert!(rig.closed.is_empty());
+    rig.got.remove(&lost);
+    // A connection in the slot of the lost one is served as any other.
+    let mut next = Client::new(&mut rig, lost.index, &config);
+    next.deliver(&mut rig).expect("a handshake");
+    next.send(&mut rig, &wait).expect("sent");
+    assert_eq!(next.plaintext, [0]);
 }
 
 #[test]
