@@ -195,7 +195,7 @@ impl Loop {
                 outcome = outcome.and(served);
             }
         }
-        // After an error, too: the other members have their deadlines.
+        // Even after an error, because the other members have deadlines.
         self.for_each_member(|member, events| member.poll(now, events));
         self.arm(self.members.poll_timeout());
         outcome

@@ -22,10 +22,10 @@ const WAITING_MAX: usize = 256;
 /// Maximum number of connections whose waiting bytes one tick looks at.
 const LOOKS_PER_TICK: usize = 256;
 
-/// Number of connections for which bytes are encrypted before the first of them is written: in a row, code and keys stay in
-/// the nearest cache.
+/// Maximum number of connections in a batch: the server encrypts for all of them before it sends to the first, so that the
+/// code stays in the cache.
 const BATCH_CONNS_MAX: usize = 64;
-/// Number of bytes from which on none is added to them.
+/// Number of bytes to be sent at which a batch gets no further connection.
 const BATCH_BYTES_HIGH: usize = 64 * 1024;
 
 /// A server whose clients may use TLS. Without a configuration it passes everything on.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::driver::event_loop::{Interest, Ready, Watch};
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::testing::becomes_readable;
 use crate::error::ErrorKind;
@@ -8,6 +9,8 @@ use crate::store::op::{Key, Keys};
 use alloc::string::ToString;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -91,6 +94,42 @@ fn the_earliest_deadline_makes_the_descriptor_readable() {
     assert_eq!(answered(&next(&mut events)).0, Outcome::Alive);
     events.submit(store, Request::QueuePop { key: key(b"q") }, Timeout::Once).expect("submitted");
     assert_eq!(next(&mut events).result.expect_err("empty").kind(), ErrorKind::QueueEmpty);
+}
+
+/// A member that fails when it can read.
+struct Failing {
+    _watch: Watch,
+    near: UnixStream,
+}
+
+impl Member for Failing {
+    fn ready(&mut self, _: Instant, _: Ready, _: &mut MemberEvents<'_>) -> io::Result<()> {
+        self.near.read_exact(&mut [0])?;
+        Err(io::ErrorKind::OutOfMemory.into())
+    }
+}
+
+#[test]
+fn the_timer_is_set_for_the_others_after_a_member_has_failed() {
+    let server = server();
+    let mut events = Loop::new().expect("a loop");
+    let (near, mut far) = UnixStream::pair().expect("a pair");
+    let failing = |context: &MemberContext| -> io::Result<Failing> {
+        let watch = context.watcher.watch(near.as_raw_fd(), Interest::Read, context.id.token(0))?;
+        Ok(Failing { _watch: watch, near })
+    };
+    events.add_member(failing).expect("added");
+    let store = events.add_store("127.0.0.1", server.local_addr().port(), StoreOptions::default());
+    events.ping(store, Timeout::Default).expect("submitted");
+    assert_eq!(answered(&next(&mut events)).0, Outcome::Alive);
+    let after = Timeout::After(Duration::from_secs(40));
+    events.submit(store, Request::Wait { keys: Keys::one(key(b"never")) }, after).expect("submitted");
+    events.events.wake_at(Instant::ORIGIN);
+    assert!(becomes_readable(events.fd(), SOON), "the timer has gone off");
+    far.write_all(b"x").expect("written");
+    assert_eq!(events.poll().expect_err("it fails").kind(), io::ErrorKind::OutOfMemory);
+    let due = events.members.poll_timeout().expect("the call has a deadline");
+    assert!(events.events.wakes_by(due));
 }
 
 #[test]
