@@ -368,10 +368,10 @@ pub struct RendezvousLimits {
     pub labels_max: usize,
     /// Maximum size of the names and values of one node's labels together, in bytes.
     pub label_bytes_max: usize,
-    /// Maximum size of what the service remembers and no session is charged for, in bytes: the runs without nodes, and the
-    /// failures of hosts, of 1024 in each run. Beyond it, the service forgets the failures of the hosts of the run that the
-    /// input updates, and then runs without nodes, as for [`Self::runs_max`], but not that run: there may be one more.
-    /// The names and addresses in the last round of a run with nodes are not included.
+    /// Maximum size of what the service remembers and no session is charged for, in bytes: the runs without nodes, and of
+    /// the others the failures of hosts, of 1024 in each run, and the nodes of the last round that are gone. Beyond it,
+    /// the service forgets the hosts and the nodes of the run that the input updates, and then runs without nodes, as for
+    /// [`Self::runs_max`], but not that run: there may be one more.
     pub remembered_bytes_max: usize,
 }
 

@@ -338,16 +338,15 @@ impl Rendezvous {
 
     /// Keeps the bytes that are remembered within their limit, after an update of a run.
     fn forget_excess(&mut self, updated: RunIndex) {
-        while self.remembered_bytes > self.limits.remembered_bytes_max {
-            // Its own failures of hosts before the runs of others.
-            if let Some(run) = self.runs.get_mut(updated)
-                && run.forget_hosts()
-            {
-                run.count_unowned(&mut self.remembered_bytes);
-            } else if !self.forget_one(updated) {
-                return;
-            }
+        let bytes_max = self.limits.remembered_bytes_max;
+        // What it remembers itself, before the runs of others.
+        if self.remembered_bytes > bytes_max
+            && let Some(run) = self.runs.get_mut(updated)
+        {
+            run.forget_gone();
+            run.count_unowned(&mut self.remembered_bytes);
         }
+        while self.remembered_bytes > bytes_max && self.forget_one(updated) {}
     }
 
     fn check_run_id(&self, run_id: &str) -> Result<(), InputError> {

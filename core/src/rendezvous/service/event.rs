@@ -227,7 +227,7 @@ pub struct Shortfall {
     pub there: Vec<Arc<NodeName>>,
     /// Number of nodes of the last round that had not rejoined.
     pub missing_count: u32,
-    /// The first of those nodes, and their states.
+    /// The first of those nodes, without those whose names are forgotten, and their states.
     pub missing: Vec<(Arc<NodeName>, MemberState)>,
 }
 
@@ -247,12 +247,14 @@ impl fmt::Display for Shortfall {
         if let Some(round) = self.live_round {
             write!(f, ", and round {round} was still live")?;
         }
+        if self.missing_count > 0 {
+            f.write_str("; missing of the last round: ")?;
+        }
+        if self.missing_count > 0 && self.missing.is_empty() {
+            return write!(f, "{}, whose names are forgotten", self.missing_count);
+        }
         for (at, (node, member_state)) in self.missing.iter().enumerate() {
-            write!(
-                f,
-                "{}{node} ({member_state})",
-                if at == 0 { "; missing of the last round: " } else { ", " }
-            )?;
+            write!(f, "{}{node} ({member_state})", if at == 0 { "" } else { ", " })?;
         }
         more(f, self.missing_count, self.missing.len())
     }

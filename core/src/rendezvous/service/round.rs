@@ -54,9 +54,18 @@ pub enum MemberState {
     GaveUp,
 }
 
+impl MemberState {
+    /// Whether the node is no longer in the run.
+    const fn is_gone(self) -> bool {
+        !matches!(self, Self::Present | Self::Back)
+    }
+}
+
 /// A node of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoundMember {
+    /// Its rank among the nodes.
+    pub rank: u32,
     /// Its name.
     pub node: Arc<NodeName>,
     /// Its address.
@@ -69,6 +78,14 @@ pub struct RoundMember {
     pub worker_offset: u64,
     /// Its state.
     pub member_state: MemberState,
+}
+
+impl RoundMember {
+    /// Returns the bytes that the round keeps for the node when it has left: its entry, its name and its address, and
+    /// the allocator's share.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + size_of::<NodeName>() + 96 + self.node.host().len() + self.address.len()
+    }
 }
 
 /// A node that has joined for a round that is still to be formed.
@@ -86,21 +103,31 @@ pub struct WaitingNode<'a> {
 #[derive(Debug)]
 pub(super) struct RoundRecord {
     pub(super) round: u64,
-    /// Sorted by rank.
+    /// Number of nodes.
+    pub(super) world_size: u32,
+    /// The nodes that are not forgotten, sorted by rank.
     pub(super) members: Vec<RoundMember>,
     /// Number of nodes that left the round while it was live.
     pub(super) finished: u32,
+    /// Bytes of the nodes that are no longer in the run.
+    pub(super) gone_bytes: usize,
 }
 
 impl RoundRecord {
-    /// Returns the round as the node with this rank is notified of it.
+    /// Creates a round of all these nodes, which are sorted by rank.
+    pub(super) fn new(round: u64, members: Vec<RoundMember>) -> Self {
+        let world_size = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        Self { round, world_size, members, finished: 0, gone_bytes: 0 }
+    }
+
+    /// Returns the round as the node with this rank is notified of it when it is formed.
     pub(super) fn summary_for(&self, run_id: &RunId, rank: u32) -> Option<Round> {
         let member = self.members.get(usize::try_from(rank).ok()?)?;
         let last = self.members.last()?;
         Some(Round {
             namespace: Namespace { run_id: run_id.clone(), round: self.round },
             rank,
-            world_size: u32::try_from(self.members.len()).ok()?,
+            world_size: self.world_size,
             worker_offset: member.worker_offset,
             worker_count: last.worker_offset + u64::from(last.local_world_size),
             rank_zero: self.members.first()?.node.clone(),
@@ -108,8 +135,30 @@ impl RoundRecord {
         })
     }
 
-    /// Iterates over the nodes of the round that have not rejoined for the next.
-    pub(super) fn missing(&self) -> impl Iterator<Item = &RoundMember> {
-        self.members.iter().filter(|member| member.member_state != MemberState::Back)
+    /// Changes the state of the node with this rank, unless the node is forgotten.
+    pub(super) fn set_state(&mut self, rank: u32, member_state: MemberState) {
+        let Ok(at) = self.members.binary_search_by_key(&rank, |member| member.rank) else { return };
+        let member = &mut self.members[at];
+        let was_gone = core::mem::replace(&mut member.member_state, member_state).is_gone();
+        match (was_gone, member_state.is_gone()) {
+            (false, true) => self.gone_bytes += member.bytes(),
+            (true, false) => self.gone_bytes -= member.bytes(),
+            _ => {}
+        }
+    }
+
+    /// Forgets the nodes that are no longer in the run.
+    pub(super) fn forget_gone(&mut self) {
+        self.members.retain(|member| !member.member_state.is_gone());
+        self.members.shrink_to_fit();
+        self.gone_bytes = 0;
+    }
+
+    /// Returns the number of nodes that have not rejoined for the next round, and those of them that are not forgotten.
+    pub(super) fn missing(&self) -> (u32, impl Iterator<Item = &RoundMember>) {
+        let is_missing = |member: &&RoundMember| member.member_state != MemberState::Back;
+        let back = self.members.iter().filter(|member| !is_missing(member)).count();
+        let count = self.world_size - u32::try_from(back).unwrap_or(u32::MAX).min(self.world_size);
+        (count, self.members.iter().filter(is_missing))
     }
 }

@@ -187,10 +187,11 @@ impl Run {
         self.members.is_empty().then_some(idle)
     }
 
-    /// Counts the bytes that no session is charged for in `sum`: the hosts that failed, and all of a run without nodes.
+    /// Counts the bytes that no session is charged for in `sum`: the hosts that failed, the nodes of the last round that
+    /// are gone, and all of a run without nodes.
     #[inline(never)]
     pub(super) fn count_unowned(&mut self, sum: &mut usize) {
-        let mut bytes = self.host_bytes;
+        let mut bytes = self.host_bytes + self.record.as_ref().map_or(0, |record| record.gone_bytes);
         if self.members.is_empty() {
             bytes += RUN_BYTES + 3 * self.id.len() + self.members.capacity() * MEMBER_BYTES;
             bytes += self.failure.as_ref().map_or(0, |failure| failure.len());
@@ -443,9 +444,8 @@ impl Run {
         let last = self.members.get(participant).and_then(|member| member.last);
         if let Some((round, rank)) = last
             && let Some(record) = self.record.as_mut().filter(|record| record.round == round)
-            && let Some(member) = usize::try_from(rank).ok().and_then(|rank| record.members.get_mut(rank))
         {
-            member.member_state = member_state;
+            record.set_state(rank, member_state);
         }
     }
 
@@ -494,11 +494,18 @@ impl Run {
         }
     }
 
-    /// Forgets the failures of all hosts. Returns whether there were any.
+    /// Forgets the failures of all hosts.
     #[inline(never)]
-    pub(super) fn forget_hosts(&mut self) -> bool {
-        self.hosts = Named::new();
-        core::mem::take(&mut self.host_bytes) > 0
+    pub(super) fn forget_hosts(&mut self) {
+        (self.hosts, self.host_bytes) = (Named::new(), 0);
+    }
+
+    /// Forgets what [`Self::count_unowned`] counts of a run with nodes.
+    pub(super) fn forget_gone(&mut self) {
+        self.forget_hosts();
+        if let Some(record) = &mut self.record {
+            record.forget_gone();
+        }
     }
 
     fn remember_failure(&mut self, now: Instant, host: &str) {
@@ -570,6 +577,7 @@ impl Run {
             fx.notify(participant, event);
             lost = lost.or_else(|| self.lost_while_joining(participant, Why::Refused));
             if node_state != NodeState::Active {
+                self.set_member_state(participant, MemberState::Ended(Why::Refused));
                 self.transition(participant, NodeStateEvent::Close, fx);
             }
         }
@@ -609,8 +617,8 @@ impl Run {
         else {
             return 0;
         };
-        let last = self.record.as_ref().map_or(0, |record| record.members.len());
-        let size = u32::try_from(last).unwrap_or(u32::MAX).max(settings.min_nodes);
+        let last = self.record.as_ref().map_or(0, |record| record.world_size);
+        let size = last.max(settings.min_nodes);
         let seated = (standby - self.spares).min(settings.max_nodes.saturating_sub(joining));
         seated + self.spares.min(size.saturating_sub(joining + seated))
     }

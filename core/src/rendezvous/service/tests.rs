@@ -62,13 +62,28 @@ impl World {
     }
 
     fn give(&mut self, input: Input) -> String {
-        match self.service.handle(self.now, input) {
+        let result = self.service.handle(self.now, input);
+        self.check_records();
+        match result {
             Ok(()) => self.drain(),
             Err(error) => {
                 let reported = self.drain();
                 let separator = if reported.is_empty() { "" } else { "; " };
                 format!("{reported}{separator}error: {error}")
             }
+        }
+    }
+
+    /// Checks that the nodes of each last round whose bytes no session is charged for are those that are gone.
+    fn check_records(&self) {
+        for (_, run) in &self.service.runs {
+            let Some(record) = &run.record else { continue };
+            let (there, gone): (Vec<_>, Vec<_>) = record
+                .members
+                .iter()
+                .partition(|member| matches!(member.member_state, MemberState::Present | MemberState::Back));
+            assert!(there.iter().all(|member| run.has_node(&member.node)), "{record:?}");
+            assert_eq!(record.gone_bytes, gone.iter().map(|member| member.bytes()).sum::<usize>());
         }
     }
 

@@ -33,18 +33,18 @@ struct NodeEntry {
     address: Box<[u8]>,
 }
 
-/// Returns the number of all nodes, and those of one page.
+/// Returns the number of all nodes, and those of one page, which begins at a rank.
 fn page_of<T>(
-    all: impl Iterator<Item = T>,
-    (first, count): (usize, usize),
+    all: impl Iterator<Item = (u32, T)>,
+    (first, count): (u32, usize),
     describe: impl Fn(T) -> NodeEntry,
 ) -> (u32, Vec<(u32, NodeEntry)>) {
     let mut nodes = 0;
     let mut page = Vec::new();
-    for (index, one) in (0u32..).zip(all) {
+    for (rank, one) in all {
         nodes += 1;
-        if index as usize >= first && page.len() < count {
-            page.push((index, describe(one)));
+        if rank >= first && page.len() < count {
+            page.push((rank, describe(one)));
         }
     }
     (nodes, page)
@@ -196,11 +196,11 @@ impl Native {
         (first, count_max): (u32, u32),
     ) -> Result<(), Refusal> {
         let run_id = text("run id", run_id.name())?;
-        let span = (first as usize, MEMBERS_MAX.min(count_max as usize));
+        let span = (first, MEMBERS_MAX.min(count_max as usize));
         let last = self.rendezvous.members(run_id);
         let (nodes, page) = match (last, self.rendezvous.waiting_nodes(run_id)) {
             (Some((last, members)), _) if last == round => {
-                page_of(members.iter(), span, |member| NodeEntry {
+                page_of(members.iter().map(|member| (member.rank, member)), span, |member| NodeEntry {
                     rank_first: member.worker_offset,
                     local_world_size: member.local_world_size,
                     node: member.node.to_string(),
@@ -209,7 +209,7 @@ impl Native {
             }
             // Ranks are not assigned yet: the nodes are in any order, and the first rank of each is 0.
             (_, Some((next, waiting_nodes))) if next == round => {
-                page_of(waiting_nodes, span, |waiting_node| NodeEntry {
+                page_of((0..).zip(waiting_nodes), span, |waiting_node| NodeEntry {
                     rank_first: 0,
                     local_world_size: waiting_node.local_world_size,
                     node: waiting_node.node.to_string(),

@@ -116,17 +116,18 @@ impl Run {
     }
 
     fn shortfall(&self) -> Shortfall {
-        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let there = self.members.iter().filter(|(_, member)| member.node_state.is_gathered());
-        let missing = || self.record.iter().flat_map(RoundRecord::missing);
+        let (missing_count, missing) = self.record.as_ref().map(RoundRecord::missing).unzip();
         Shortfall {
             round: self.next_round,
             minimum: self.view().map_or(0, |view| view.minimum),
             live_round: self.phase.is_live().then(|| self.round()),
             there_count: self.counts.joining + self.counts.waiting,
             there: there.take(NAMES_MAX).map(|(_, member)| member.node.clone()).collect(),
-            missing_count: count(missing().count()),
-            missing: missing()
+            missing_count: missing_count.unwrap_or(0),
+            missing: missing
+                .into_iter()
+                .flatten()
                 .take(NAMES_MAX)
                 .map(|member| (member.node.clone(), member.member_state))
                 .collect(),
@@ -164,7 +165,8 @@ impl Run {
             fx.outputs.push_back(Output::Delete(self.namespace(old)));
         }
         fx.outputs.push_back(Output::RoundOpened(self.namespace(round)));
-        for (rank, ranked) in (0_u32..).zip(&record.members) {
+        for ranked in &record.members {
+            let rank = ranked.rank;
             self.transition(ranked.participant, NodeStateEvent::RoundCompleted, fx);
             if let Some(member) = self.members.get_mut(ranked.participant) {
                 (member.last, member.is_returned) = (Some((round, rank)), false);
@@ -186,8 +188,8 @@ impl Run {
         };
         // Last ranks are looked up by name: a node that restarted under the same name gets its last rank.
         let mut last: Named<u32> = Named::new();
-        for (member, rank) in self.record.iter().flat_map(|record| record.members.iter().zip(0..)) {
-            last.insert(&member.node.key(), rank);
+        for member in self.record.iter().flat_map(|record| &record.members) {
+            last.insert(&member.node.key(), member.rank);
         }
         let joining = self.members.iter().filter(|(_, member)| member.node_state == NodeState::Joining);
         let joining: Vec<(ParticipantId, &Member)> = joining.collect();
@@ -203,11 +205,12 @@ impl Run {
             })
             .collect();
         let mut worker_offset = 0;
-        let members = policy::order(policy, &candidates).into_iter().map(|at| {
+        let members = policy::order(policy, &candidates).into_iter().zip(0..).map(|(at, rank)| {
             let (participant, member) = joining[at];
             let (local_world_size, rank_offset) = (member.local_world_size, worker_offset);
             worker_offset += u64::from(local_world_size);
             RoundMember {
+                rank,
                 node: member.node.clone(),
                 address: member.address.clone(),
                 participant,
@@ -216,7 +219,7 @@ impl Run {
                 member_state: MemberState::Present,
             }
         });
-        RoundRecord { round, members: members.collect(), finished: 0 }
+        RoundRecord::new(round, members.collect())
     }
 
     /// Ends the live round. Its nodes keep their slots until the next round is formed.

@@ -237,3 +237,62 @@ fn a_run_remembers_a_thousand_failed_hosts_and_none_when_it_is_closed() {
     world.leave("l");
     assert!(world.service.remembered_bytes < 10_000, "{}", world.service.remembered_bytes);
 }
+
+#[test]
+fn nodes_of_the_last_round_that_are_gone_are_kept_within_their_bytes() {
+    let mut world = world_of_bytes(8 << 10);
+    world.settings = RunSettings { minimum_to_continue: 1, ..settings(100, 100) };
+    let run_ids = ["r0", "r1", "r2"];
+    for run_id in run_ids {
+        for number in 0..100 {
+            let node = format!("n{number}");
+            world.join_run(run_id, &format!("{run_id}{node}"));
+        }
+        assert_eq!(world.service.members(run_id).map(|(_, members)| members.len()), Some(100));
+        assert!(world.service.remembered_bytes <= 8 << 10);
+        for number in 1..100 {
+            world.leave(&format!("{run_id}n{number}"));
+            assert!(world.service.remembered_bytes <= 8 << 10);
+        }
+    }
+    for run_id in run_ids {
+        let (_, members) = world.service.members(run_id).expect("one node is left");
+        assert!((1..40).contains(&members.len()), "{}", members.len());
+        assert_eq!((members[0].rank, &*members[0].address), (0, format!("{run_id}n0").as_bytes()));
+        assert!(world.service.run(run_id).is_some_and(|run| {
+            run.record.as_ref().is_some_and(|record| record.members.capacity() < 200)
+        }));
+    }
+}
+
+#[test]
+fn a_run_goes_on_without_the_nodes_that_it_forgot() {
+    let mut world = world_of_bytes(0);
+    world.settings = RunSettings { minimum_to_continue: 2, ..settings(2, 4) };
+    world.join_all("a b c d");
+    world.standby("e");
+    world.die("b");
+    let (_, members) = world.service.members(RUN).expect("a round");
+    let ranks: Vec<_> = members.iter().map(|member| (member.rank, member.node.host())).collect();
+    assert_eq!(ranks, [(0, "a"), (2, "c"), (3, "d")]);
+    world.join_all("a c");
+    assert_eq!(
+        world.join("d"),
+        "d seated; e seated; open 1; a is 0/4 in 1; e is 1/4 in 1; c is 2/4 in 1; d is 3/4 in 1",
+        "a spare for the node that is forgotten"
+    );
+}
+
+#[test]
+fn nodes_that_are_forgotten_are_missing_without_a_name() {
+    for (dead, missing) in [("c", "b (has not rejoined) and 1 more"), ("b c", "2, whose names are forgotten")]
+    {
+        let mut world = world_of_bytes(0);
+        world.settings = settings(3, 3);
+        world.join_all("a b c");
+        dead.split(' ').for_each(|node| drop(world.die(node)));
+        world.join("a");
+        let failed = world.pass(secs(600));
+        assert!(failed.ends_with(&format!("(a); missing of the last round: {missing}")), "{failed}");
+    }
+}
