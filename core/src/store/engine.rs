@@ -51,8 +51,8 @@ pub enum Answer<'a> {
     Number(i64),
     /// A value.
     Value(ValueRef<'a>),
-    /// Values in the order of their keys.
-    Values(Values<'a>),
+    /// Values in the order of their keys; that of a missing key is empty.
+    Values(Vec<ValueRef<'a>>),
     /// Whether every key existed.
     Readiness(Readiness),
     /// The wait or barrier has already ended.
@@ -108,22 +108,6 @@ pub enum ApplyError {
     /// The key belongs to a round that has ended.
     #[error("round {} is over, and so are all up to {}: its keys can no longer be changed", .0.round, .0.over)]
     Stale(Stale),
-}
-
-/// Values of several keys.
-#[derive(Debug)]
-pub struct Values<'a> {
-    slots: &'a Slots,
-    keys: Keys<'a>,
-}
-
-impl<'a> Values<'a> {
-    /// Returns the values in order; the value of a missing key is empty.
-    pub fn iter(&self) -> impl Iterator<Item = ValueRef<'a>> + use<'a> {
-        let slots = self.slots;
-        let mut joined = Vec::new();
-        self.keys.iter().map(move |key| slots.value(contiguous_key(key, &mut joined)))
-    }
 }
 
 /// Key/value store of one server.
@@ -270,10 +254,9 @@ impl Engine {
             Request::Delete { key } => self.delete(key),
             Request::Append { key, value } => self.append(key, value)?,
             Request::MultiGet { keys } => {
-                return Ok(Applied {
-                    answer: Answer::Values(Values { slots: &self.slots, keys }),
-                    released: &self.released,
-                });
+                let (slots, joined) = (&self.slots, &mut self.joined);
+                let values = keys.iter().map(|key| slots.value(contiguous_key(key, joined)));
+                return Ok(Applied { answer: Answer::Values(values.collect()), released: &self.released });
             }
             Request::MultiSet { pairs } => self.multi_set(pairs)?,
             Request::CancelWait => {

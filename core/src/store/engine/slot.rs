@@ -16,7 +16,9 @@ pub(super) struct Slot {
     pub(super) waiters: WaitList,
     /// Index in the list of slots with a value; meaningful only while the slot has one.
     pub(super) present_at: u32,
-    pub(super) queue: Option<VecDeque<Box<[u8]>>>,
+    /// Queued items.
+    #[expect(clippy::box_collection, reason = "most keys have none, and their slots are a quarter smaller")]
+    pub(super) queue: Option<Box<VecDeque<Box<[u8]>>>>,
 }
 
 impl Slot {

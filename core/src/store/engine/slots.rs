@@ -255,12 +255,12 @@ impl Slots {
     /// Removes the queue of a slot, and returns its items.
     pub(super) fn take_queue(&mut self, id: SlotId) -> Option<VecDeque<Box<[u8]>>> {
         self.stored_bytes -= self.queue_bytes(id);
-        self[id].queue.take()
+        self[id].queue.take().map(|queue| *queue)
     }
 
     /// Returns the charge of the queued items of a slot.
     pub(super) fn queue_bytes(&self, id: SlotId) -> u64 {
-        let items = self[id].queue.iter().flatten();
+        let items = self[id].queue.iter().flat_map(|queue| queue.iter());
         items.map(|item| item.len() as u64 + ITEM_COST_BYTES).sum()
     }
 
@@ -313,7 +313,7 @@ impl<'s> Ordered<'s> {
 
     /// Returns the number of queued items of a slot.
     pub(super) fn items(self, id: SlotId) -> usize {
-        self.0[id].queue.as_ref().map_or(0, VecDeque::len)
+        self.0[id].queue.as_ref().map_or(0, |queue| queue.len())
     }
 
     /// Returns the slots whose keys begin with `prefix`, from `from` on.
@@ -344,7 +344,6 @@ impl IndexMut<SlotId> for Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::collections::VecDeque;
 
     #[test]
     fn a_queue_that_was_long_gives_its_memory_back() {
@@ -352,7 +351,7 @@ mod tests {
         let id = slots.find_or_insert(b"q");
         (0..100_000).for_each(|_| slots.push_item(id, b""));
         (0..99_999).for_each(|_| drop(slots.pop_item(id)));
-        let held = slots[id].queue.as_ref().map_or(0, VecDeque::capacity);
+        let held = slots[id].queue.as_ref().map_or(0, |queue| queue.capacity());
         assert!(held <= QUEUE_KEPT, "{held} places held for one item");
     }
 

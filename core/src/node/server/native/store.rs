@@ -257,13 +257,7 @@ impl Native {
                 }
                 ready
             }
-            Awaited::Values => {
-                let there = keys.iter().all(|key| context.engine.find(&whole(key)).is_some());
-                if there {
-                    self.answer_values(context, request, keys);
-                }
-                there
-            }
+            Awaited::Values => self.answer_values(context, request, keys, true),
             Awaited::Item => {
                 let Some(key) = keys.iter().next() else { return false };
                 let pop = Request::QueuePop { key };
@@ -296,31 +290,40 @@ impl Native {
         match what {
             Awaited::Value => self.fail(context, request, Fault::new(FaultCode::NotFound, 0, 0)),
             Awaited::KeyPresence => self.fail_missing(context, request, 0, keys),
-            Awaited::Values => self.answer_values(context, request, keys),
+            Awaited::Values => _ = self.answer_values(context, request, keys, false),
             Awaited::Item => {
                 self.answer(context, request, &ServerFrame::Popped { length_before: 0, item: None });
             }
         }
     }
 
-    fn answer_values(&mut self, context: &mut ServerContext<'_>, request: RequestId, keys: Keys<'_>) {
-        // A key may occur many times in the request, so the size is checked before any value is copied.
-        let sizes =
-            keys.iter().map(|key| context.engine.find(&whole(key)).map_or(0, |(_, value)| value.len()));
-        let bytes = sizes.fold(0, usize::saturating_add);
-        if bytes > context.limits.frame.frame_bytes_max {
-            return self.too_long(context, request, bytes);
-        }
-        let values: Vec<Found<'_>> = keys
-            .iter()
-            .map(|key| match context.engine.find(&whole(key)) {
+    /// Answers with the values of the keys; `if_all_are_there`: not if one is missing. Returns whether it has answered.
+    fn answer_values(
+        &mut self,
+        context: &mut ServerContext<'_>,
+        request: RequestId,
+        keys: Keys<'_>,
+        if_all_are_there: bool,
+    ) -> bool {
+        let (mut bytes, mut values) = (0_usize, Vec::new());
+        for key in keys.iter() {
+            let found = match context.engine.find(&whole(key)) {
                 Some((revision, value)) => Found { revision, value: Some(value) },
+                None if if_all_are_there => return false,
                 None => Found { revision: 0, value: None },
-            })
-            .collect();
+            };
+            // A key may occur many times in the request, so the size is checked before any value is copied.
+            bytes = bytes.saturating_add(found.value.map_or(0, |value| value.len()));
+            values.push(found);
+        }
+        if bytes > context.limits.frame.frame_bytes_max {
+            self.too_long(context, request, bytes);
+            return true;
+        }
         let frame = ServerFrame::Values { values: List::new(&values) };
         let written = self.try_answer(context.conns, request, &frame);
         self.written(context, request, written);
+        true
     }
 
     fn fail_missing(
