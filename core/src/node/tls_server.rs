@@ -10,6 +10,7 @@ use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::prelude::*;
 use crate::tls::{ServerConfig, TlsStage};
+use crate::tls_fault::TlsFault;
 use crate::wire::native::{Fault, FaultCode, Label, MAGIC, ServerFrame, encode_frame};
 use alloc::collections::VecDeque;
 
@@ -22,11 +23,13 @@ const WAITING_MAX: usize = 256;
 /// Maximum number of connections whose waiting bytes one tick looks at.
 const LOOKS_PER_TICK: usize = 256;
 
-/// Maximum number of connections in a batch: the server encrypts for all of them before it sends to the first, so that the
-/// code stays in the cache.
+/// Maximum number of connections in a batch. The server decrypts what has arrived from all of them before it handles what
+/// the first has sent, and encrypts for all of them before it sends to the first, so that the code stays in the cache.
 const BATCH_CONNS_MAX: usize = 64;
-/// Number of bytes to be sent at which a batch gets no further connection.
+/// Number of bytes at which a batch gets no further connection.
 const BATCH_BYTES_HIGH: usize = 64 * 1024;
+/// Maximum number of bytes that are decrypted in a batch. More are handled at once, without a copy.
+const BATCHED_BYTES_MAX: usize = 4 * 1024;
 
 /// A server whose clients may use TLS. Without a configuration it passes everything on.
 #[derive(Debug)]
@@ -35,6 +38,12 @@ pub struct TlsServer {
     config: Option<ServerConfig>,
     /// By the slots of the connections. `None`: the bytes are those of the server.
     transports: Vec<Option<Transport>>,
+    /// Bytes that have arrived from connections whose handshake is over, and are to be decrypted.
+    ciphertext: Vec<u8>,
+    /// Their connections, in the order of arrival.
+    arrived: Vec<Arrived>,
+    /// When the last of them arrived.
+    arrived_at: Instant,
     /// Connections with bytes to be sent of which the server does not know.
     to_send: VecDeque<ConnId>,
     /// Connections with bytes for their handshakes, for the next ticks.
@@ -47,6 +56,16 @@ pub struct TlsServer {
     closed: Option<ConnId>,
     /// Scratch buffer.
     plaintext: Vec<u8>,
+}
+
+/// What one connection has sent of a batch.
+#[derive(Debug)]
+struct Arrived {
+    conn: ConnId,
+    /// Where its bytes end among those of the batch: first its ciphertext, then its plaintext.
+    end: usize,
+    /// Whether it has ended TLS with them, or why TLS has failed.
+    ended: Result<bool, TlsFault>,
 }
 
 /// Bytes between a socket and the server.
@@ -78,6 +97,9 @@ impl TlsServer {
             server: Server::new(limits, instance),
             config: None,
             transports: Vec::new(),
+            ciphertext: Vec::new(),
+            arrived: Vec::new(),
+            arrived_at: Instant::ORIGIN,
             to_send: VecDeque::new(),
             waiting: VecDeque::new(),
             left_waiting: 0,
@@ -146,6 +168,16 @@ impl TlsServer {
     /// The input does not fit the state. Nothing has changed.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
         self.forget_closed();
+        if let Input::Received { conn, bytes } = input {
+            return self.receive(now, conn, bytes);
+        }
+        if self.open_batch()
+            && let Some(conn) = input.conn()
+            && !self.server.has(conn)
+        {
+            // It has ended because of bytes that arrived before this input.
+            return Ok(());
+        }
         match input {
             Input::Accepted { conn, .. } => {
                 self.server.handle(now, input)?;
@@ -158,7 +190,6 @@ impl TlsServer {
                 }
                 Ok(())
             }
-            Input::Received { conn, bytes } => self.receive(now, conn, bytes),
             Input::AcceptFailed if self.held_up() > 0 => Ok(()),
             Input::Tick => {
                 self.serve_waiting(now)?;
@@ -172,6 +203,7 @@ impl TlsServer {
     /// Returns the next action. The caller drains it after every input.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.forget_closed();
+        self.open_batch();
         if let Some(conn) = self.readable.pop_front() {
             return Some(Output::Read { conn });
         }
@@ -254,12 +286,23 @@ impl TlsServer {
                 _ => self.transports[conn.index as usize] = None,
             }
         }
-        let Self { server, transports, waiting, .. } = self;
-        let Some(Some(Transport::Tls(secured))) = transports.get_mut(conn.index as usize) else {
-            return server.handle(now, Input::Received { conn, bytes });
+        let Self { server, transports, waiting, ciphertext, arrived, .. } = self;
+        let secured = match transports.get_mut(conn.index as usize) {
+            Some(Some(Transport::Tls(secured))) if server.has(conn) => secured,
+            _ => return server.handle(now, Input::Received { conn, bytes }),
         };
         if !secured.stage.is_handshaking() {
-            return self.decrypt(now, conn, bytes).map(drop);
+            if bytes.len() > BATCHED_BYTES_MAX {
+                let has_ended = self.open_batch() && !self.server.has(conn);
+                return if has_ended { Ok(()) } else { self.decrypt(now, conn, bytes).map(drop) };
+            }
+            ciphertext.extend_from_slice(bytes);
+            arrived.push(Arrived { conn, end: ciphertext.len(), ended: Ok(false) });
+            self.arrived_at = now;
+            if self.arrived.len() >= BATCH_CONNS_MAX || self.ciphertext.len() >= BATCH_BYTES_HIGH {
+                self.open_batch();
+            }
+            return Ok(());
         }
         if secured.waiting.is_empty() {
             waiting.push_back(conn);
@@ -288,36 +331,81 @@ impl TlsServer {
         Ok(())
     }
 
+    /// Decrypts the bytes that have arrived from all connections, and then handles them. Returns whether there were any.
+    fn open_batch(&mut self) -> bool {
+        if self.arrived.is_empty() {
+            return false;
+        }
+        let mut arrived = core::mem::take(&mut self.arrived);
+        let mut plaintext = core::mem::take(&mut self.plaintext);
+        let now = self.arrived_at;
+        plaintext.clear();
+        let mut start = 0;
+        for Arrived { conn, end, ended } in &mut arrived {
+            let bytes = &self.ciphertext[start..*end];
+            if let Some(Some(Transport::Tls(secured))) = self.transports.get_mut(conn.index as usize) {
+                *ended = secured.open(bytes, &mut plaintext);
+            }
+            (start, *end) = (*end, plaintext.len());
+        }
+        let mut start = 0;
+        for &Arrived { conn, end, ended } in &arrived {
+            // What others have sent may have ended the connection, and then there is nothing to be done.
+            let _ = self.serve(now, conn, &plaintext[start..end], ended);
+            start = end;
+        }
+        for &Arrived { conn, .. } in &arrived {
+            self.seal(conn);
+        }
+        self.ciphertext.clear();
+        arrived.clear();
+        (self.arrived, self.plaintext) = (arrived, plaintext);
+        true
+    }
+
     /// Handles received bytes of a connection with TLS. Returns whether they caused a step of its handshake.
     fn decrypt(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<bool, InputError> {
-        let Self { server, transports, plaintext, .. } = self;
-        let Some(Some(Transport::Tls(secured))) = transports.get_mut(conn.index as usize) else {
+        let Some(Some(Transport::Tls(secured))) = self.transports.get_mut(conn.index as usize) else {
             return Ok(false);
         };
-        plaintext.clear();
+        self.plaintext.clear();
         let handshaking = |stage: &TlsStage| stage.is_handshaking().then(|| stage.unsent().len());
         let before = handshaking(&secured.stage);
-        let received = secured.stage.receive(bytes, plaintext);
-        let is_ended = secured.stage.is_ended();
+        let ended = secured.open(bytes, &mut self.plaintext);
         // Bytes that complete no message of a handshake cost little.
         let is_step = before.is_some() && before != handshaking(&secured.stage);
         if !secured.is_bound
             && let Some(channel) = secured.stage.binding()
         {
             secured.is_bound = true;
-            server.handle(now, Input::Secured { conn, channel })?;
+            self.server.handle(now, Input::Secured { conn, channel })?;
         }
-        if !plaintext.is_empty() {
-            server.handle(now, Input::Received { conn, bytes: plaintext })?;
-        }
-        // The server may have ended the connection because of the bytes before.
-        match received {
-            Err(fault) => drop(server.handle(now, Input::TlsFailed { conn, fault })),
-            Ok(()) if is_ended => drop(server.handle(now, Input::ReadClosed { conn })),
-            Ok(()) => {}
-        }
+        let plaintext = core::mem::take(&mut self.plaintext);
+        let served = self.serve(now, conn, &plaintext, ended);
+        self.plaintext = plaintext;
+        served?;
         self.seal(conn);
         Ok(is_step)
+    }
+
+    /// Handles the plaintext that a connection has sent, and the end of TLS if it follows.
+    fn serve(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        bytes: &[u8],
+        ended: Result<bool, TlsFault>,
+    ) -> Result<(), InputError> {
+        if !bytes.is_empty() {
+            self.server.handle(now, Input::Received { conn, bytes })?;
+        }
+        // The server may have ended the connection because of the bytes before.
+        match ended {
+            Err(fault) => drop(self.server.handle(now, Input::TlsFailed { conn, fault })),
+            Ok(true) => drop(self.server.handle(now, Input::ReadClosed { conn })),
+            Ok(false) => {}
+        }
+        Ok(())
     }
 
     /// Refuses a native client that does not use TLS.
@@ -378,6 +466,12 @@ impl TlsServer {
 }
 
 impl Secured {
+    /// Decrypts received bytes to the end of `plaintext`. Returns whether the peer has ended TLS with them.
+    fn open(&mut self, bytes: &[u8], plaintext: &mut Vec<u8>) -> Result<bool, TlsFault> {
+        self.stage.receive(bytes, plaintext)?;
+        Ok(self.stage.is_ended())
+    }
+
     /// Returns the number of bytes of memory, in whole pages, so that few changes are counted.
     fn held_bytes(&self) -> usize {
         (self.stage.held_bytes() + self.waiting.capacity()).next_multiple_of(PAGE_BYTES)

@@ -88,6 +88,23 @@ pub enum Input<'a> {
     Tick,
 }
 
+impl Input<'_> {
+    /// Returns the connection that the input is about, except for a new one.
+    pub(crate) const fn conn(&self) -> Option<ConnId> {
+        match *self {
+            Self::Received { conn, .. }
+            | Self::Sent { conn, .. }
+            | Self::ReadClosed { conn }
+            | Self::Lost { conn, .. }
+            | Self::HostSilent { conn, .. }
+            | Self::Secured { conn, .. }
+            | Self::TlsFailed { conn, .. }
+            | Self::PlaintextRefused { conn } => Some(conn),
+            Self::Accepted { .. } | Self::AcceptFailed | Self::Access(_) | Self::Stop | Self::Tick => None,
+        }
+    }
+}
+
 /// Action that the caller carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {

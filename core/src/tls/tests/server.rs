@@ -269,6 +269,75 @@ fn many_connections_get_their_answers_beside_one_that_is_lost_while_it_waits_for
     assert_eq!(next.plaintext, [0]);
 }
 
+/// Returns clients whose handshakes are over.
+fn greeted(rig: &mut Rig, count: u32, config: &ClientConfig) -> Vec<Client> {
+    let greeted = (0..count).map(|index| {
+        let mut client = Client::new(rig, index, config);
+        client.deliver(rig).expect("a handshake");
+        let mut greeting = Vec::new();
+        c10d::encode_frame(&mut greeting, &c10d::Frame::Validate { magic: c10d::MAGIC });
+        client.send(rig, &greeting).expect("sent");
+        client
+    });
+    greeted.collect()
+}
+
+#[test]
+fn what_has_arrived_from_many_connections_is_handled_in_a_row() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let mut clients = greeted(&mut rig, 65, &authority.client(None));
+    let add = c10d(Request::Add { key: Key::raw(b"k"), delta: 1 });
+    let before = rig.server.stats().requests;
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.stage.send(&add);
+        let bytes = client.stage.unsent().to_vec();
+        client.stage.sent(bytes.len());
+        rig.server.handle(NOW, Input::Received { conn: client.conn, bytes: &bytes }).expect("a legal input");
+        let handled = if number < 63 { 0 } else { 64 };
+        assert_eq!(rig.server.stats().requests - before, handled, "after {number}");
+    }
+    rig.feed(Input::Tick);
+    for (number, client) in (1_i64..).zip(&mut clients) {
+        client.deliver(&mut rig).expect("an answer");
+        assert_eq!(client.plaintext, number.to_le_bytes(), "in the order of arrival");
+    }
+}
+
+#[test]
+fn a_connection_may_end_after_bytes_that_are_not_handled_yet() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let mut clients = greeted(&mut rig, 4, &authority.client(None));
+    let conns: Vec<ConnId> = clients.iter().map(|client| client.conn).collect();
+    let mut arrive = |rig: &mut Rig, index: usize, value: &[u8]| {
+        let Client { stage, conn, .. } = &mut clients[index];
+        stage.send(&c10d(Request::Set { key: Key::raw(&conn.index.to_le_bytes()), value }));
+        let mut bytes = stage.unsent().to_vec();
+        stage.sent(bytes.len());
+        if value == b"broken" {
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1;
+        }
+        rig.server.handle(NOW, Input::Received { conn: *conn, bytes: &bytes }).expect("a legal input");
+    };
+    arrive(&mut rig, 0, b"v");
+    rig.server.handle(NOW, Input::Lost { conn: conns[0], os_error: 104 }).expect("a legal input");
+    for (index, late) in [
+        (1, Input::ReadClosed { conn: conns[1] }),
+        (2, Input::HostSilent { conn: conns[2], os_error: 110 }),
+        (3, Input::Received { conn: conns[3], bytes: &[0; 5000] }),
+    ] {
+        arrive(&mut rig, index, b"broken");
+        rig.server.handle(NOW, late).expect("the caller does not know that TLS has failed");
+    }
+    assert_eq!(rig.server.server().stats().keys, 1, "of the first");
+    rig.feed(Input::Tick);
+    let reasons: Vec<_> = conns.iter().map(|conn| rig.closed.remove(conn)).collect();
+    let violation = Some(CloseReason::Tls(TlsFault::Violation));
+    assert_eq!(reasons, [Some(CloseReason::Lost(104)), violation, violation, violation]);
+}
+
 #[test]
 fn a_server_without_tls_says_so_to_a_client_that_uses_it() {
     let authority = Authority::new();
