@@ -227,8 +227,8 @@ pub struct SessionLimits {
     pub window_bytes: u64,
     /// Maximum number of pending requests of one session.
     pub pending_max: usize,
-    /// Maximum size of the copied keys that one session's requests wait for, of the names that it watches, of its leases
-    /// and of its unfinished jobs, in bytes, including [`WAIT_COST_BYTES`] for each and [`REGISTRATION_COST_BYTES`] for
+    /// Maximum size of the copied keys that one session's requests wait for, of the names that it watches, of its leases,
+    /// of its node in a run and of its unfinished jobs, in bytes, including [`WAIT_COST_BYTES`] for each and [`REGISTRATION_COST_BYTES`] for
     /// each key that is waited for.
     pub waiting_bytes_max: u64,
     /// Maximum time that a session outlives its connection.
@@ -370,8 +370,9 @@ pub struct RendezvousLimits {
     pub label_bytes_max: usize,
     /// Maximum size of what the service remembers and no session is charged for, in bytes: the runs without nodes, and of
     /// the others the failures of hosts, of 1024 in each run, and the nodes of the last round that are gone. Beyond it,
-    /// the service forgets the hosts and the nodes of the run that the input updates, and then runs without nodes, as for
-    /// [`Self::runs_max`], but not that run: there may be one more.
+    /// the service forgets runs without nodes, as for [`Self::runs_max`], but not the one that the input updates: there may
+    /// be one more. Then the other runs forget their failed hosts and the nodes that are gone, that with most bytes first;
+    /// a run in which these exceed a sixteenth of the limit forgets them before runs without nodes are forgotten.
     pub remembered_bytes_max: usize,
 }
 

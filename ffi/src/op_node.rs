@@ -138,7 +138,8 @@ pub unsafe extern "C" fn rdzv_op_run_info(op: *mut rdzv_op, error: *mut *mut rdz
 }
 
 /// Makes the operation request at most `count_max` members of a round, from node rank `first` on;
-/// `rdzv_op_get_member` returns each.
+/// `rdzv_op_get_member` returns each. Nodes that are gone may be missing. The next page begins after the
+/// last rank of this one, and an empty page is the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_members(
     op: *mut rdzv_op,

@@ -315,7 +315,8 @@ rdzv_status rdzv_op_fail(rdzv_op *op, const uint8_t *message, size_t message_len
 rdzv_status rdzv_op_run_info(rdzv_op *op, rdzv_error **error);
 
 // Makes the operation request at most `count_max` members of a round, from node rank `first` on;
-// `rdzv_op_get_member` returns each.
+// `rdzv_op_get_member` returns each. Nodes that are gone may be missing. The next page begins after the
+// last rank of this one, and an empty page is the end.
 rdzv_status rdzv_op_members(rdzv_op *op, uint64_t round, uint32_t first, uint32_t count_max,
                             rdzv_error **error);
 

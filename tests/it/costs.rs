@@ -54,7 +54,7 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("NumKeys", 20, 4),
     ("Delete", 729, 55),
     ("Append", 9960, 9831),
-    ("MultiGet", 18_788, 2976),
+    ("MultiGet", 6789, 2550),
     ("MultiSet", 652_503, 87_997),
     ("QueuePush", 19_677, 19_662),
     ("QueuePop", 9837, 9831),
@@ -303,7 +303,7 @@ fn is_work_left(rig: &Rig) -> bool {
     rig.server.poll_timeout().is_some_and(|due| due <= rig.now)
 }
 
-fn open(rig: &mut Rig, node: &[u8]) -> ConnId {
+pub(crate) fn open(rig: &mut Rig, node: &[u8]) -> ConnId {
     let conn = rig.connect();
     rig.send(conn, &frames::hello(node));
     conn
@@ -331,7 +331,7 @@ fn entry(node: &[u8]) -> Entry<'_> {
 }
 
 /// Entry in a run of so many nodes.
-fn entry_of(node: &[u8], nodes: usize) -> Entry<'_> {
+pub(crate) fn entry_of(node: &[u8], nodes: usize) -> Entry<'_> {
     let nodes = u32::try_from(nodes).expect("few");
     Entry {
         run_id: b"run",

@@ -1,5 +1,6 @@
 //! How much memory a server takes, and how often it asks for some.
 
+use crate::costs::{entry_of, open};
 use crate::counting::{allocations, allocations_of_all_threads, held_bytes};
 use crate::net::Client;
 use crate::rdzv::RdzvServer;
@@ -7,17 +8,21 @@ use rendezvous_core::driver::server::{Server as RunningServer, ServerOptions};
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::driver::store_client::StoreOptions;
 use rendezvous_core::ids::ConnId;
-use rendezvous_core::limits::{EngineLimits, HistoryLimits, KEY_COST_BYTES, ServerLimits};
+use rendezvous_core::limits::{EngineLimits, HistoryLimits, KEY_COST_BYTES, RendezvousLimits, ServerLimits};
 use rendezvous_core::node::server::{Input, Output, Server, ServerInstance};
+use rendezvous_core::rendezvous::service::{
+    CoolDown, Input as RendezvousInput, Join, NodeName, ParticipantId, Rendezvous, RunSettings,
+};
 use rendezvous_core::store::engine::Engine;
-use rendezvous_core::store::op::{Key, Keys, Request};
-use rendezvous_core::time::Instant;
+use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
+use rendezvous_core::time::{Duration, Instant};
+use rendezvous_core::wire::native::{ClientFrame, Entry, Label, Why};
 use rendezvous_rpc::driver::calls::handling::{Handling, Request as Called, Run};
 use rendezvous_rpc::driver::group::{RpcAgent, RpcWorker, Shutdown, TcpOptions};
 use rendezvous_rpc::name::WorkerInfo;
 use rendezvous_rpc::options::RpcOptions;
 use rendezvous_tests::frames;
-use rendezvous_tests::rig::PEER;
+use rendezvous_tests::rig::{PEER, Rig};
 
 const IDLE_CONNECTIONS: usize = 10_000;
 const IDLE_BYTES_MAX: u64 = 2048;
@@ -257,6 +262,122 @@ fn a_key_takes_about_what_it_is_charged() {
         "{each} bytes for a key that is charged {KEY_COST_BYTES}"
     );
     assert!(more <= 12, "{more} bytes for a place in the order");
+}
+
+/// A rendezvous with this limit, which `fill` fills with what no session is charged for.
+fn rendezvous_bytes(limit: usize, fill: impl Fn(&mut dyn FnMut(RendezvousInput))) -> i64 {
+    let limits = RendezvousLimits { remembered_bytes_max: limit, ..RendezvousLimits::default() };
+    let (service, held) = held_bytes(|| {
+        let (mut service, mut now) = (Rendezvous::new(limits), Instant::ORIGIN);
+        fill(&mut |input| {
+            now = now + Duration::from_millis(1);
+            service.handle(now, input).expect("accepted");
+            while service.poll_output().is_some() {}
+        });
+        service
+    });
+    drop(service);
+    held
+}
+
+fn join_of(run_id: &str, participant: u64, nodes: u32) -> RendezvousInput {
+    let pause = Duration::from_secs(600);
+    RendezvousInput::Join {
+        participant: ParticipantId(participant),
+        join: Join {
+            run_id: run_id.into(),
+            node: NodeName::plain(&format!("{participant:0>200}")),
+            address: [7; 250].as_slice().into(),
+            local_world_size: 1,
+            labels: Vec::new(),
+            round_min: 0,
+            node_rank: None,
+            join_timeout: pause,
+            settings: RunSettings {
+                minimum_to_continue: 1,
+                cool_down: Some(CoolDown { failures: 1, window: pause, pause, pause_max: pause }),
+                ..RunSettings::between(nodes, nodes)
+            },
+        },
+    }
+}
+
+#[test]
+fn what_a_rendezvous_remembers_takes_about_what_it_counts() {
+    const LIMIT_BYTES: usize = 4 << 20;
+    let id = |number: u64| format!("{number:0>900}");
+    let message = "m".repeat(1000);
+    let ended = |participant| RendezvousInput::Ended {
+        participant: ParticipantId(participant),
+        why: Why::Connection,
+    };
+    let of_runs_that_failed = |give: &mut dyn FnMut(RendezvousInput)| {
+        for number in 0..10_000 {
+            let (run_id, message) = (id(number).into(), message.as_str().into());
+            give(RendezvousInput::Fail { participant: ParticipantId(0), run_id, message });
+        }
+    };
+    let of_runs_that_were_left = |give: &mut dyn FnMut(RendezvousInput)| {
+        for number in 0..10_000 {
+            give(join_of(&id(number), number, 1));
+            give(RendezvousInput::Leave { participant: ParticipantId(number) });
+        }
+    };
+    let of_hosts_that_failed = |give: &mut dyn FnMut(RendezvousInput)| {
+        for number in 0..40_000 {
+            let run_id = (number / 1000).to_string();
+            give(join_of(&run_id, number, 2));
+            if number % 1000 != 0 {
+                give(ended(number));
+            }
+        }
+    };
+    let of_nodes_that_are_gone = |give: &mut dyn FnMut(RendezvousInput)| {
+        for run in 0..40 {
+            let participants = 1000 * run..1000 * run + 500;
+            participants.clone().for_each(|participant| give(join_of(&run.to_string(), participant, 500)));
+            participants.skip(1).for_each(|participant| {
+                give(RendezvousInput::Leave { participant: ParticipantId(participant) })
+            });
+        }
+    };
+    for (what, bytes) in [
+        ("runs that failed", rendezvous_bytes(LIMIT_BYTES, of_runs_that_failed)),
+        ("runs that were left", rendezvous_bytes(LIMIT_BYTES, of_runs_that_were_left)),
+        ("hosts that failed", rendezvous_bytes(LIMIT_BYTES, of_hosts_that_failed)),
+        ("nodes that are gone", rendezvous_bytes(LIMIT_BYTES, of_nodes_that_are_gone)),
+    ] {
+        println!("{what}: {bytes} bytes of {LIMIT_BYTES}");
+        let limit = LIMIT_BYTES.cast_signed() as i64;
+        assert!((limit / 2..limit + limit / 8).contains(&bytes), "{what}: {bytes} bytes of {limit}");
+    }
+}
+
+#[test]
+fn a_node_in_a_run_takes_about_what_its_session_is_charged() {
+    const NODES: u32 = 1000;
+    let mut rig = Rig::new(ServerLimits::default());
+    let conns: Vec<ConnId> = (0..NODES).map(|number| open(&mut rig, number.to_string().as_bytes())).collect();
+    let names: Vec<Vec<u8>> = (0..16_u8).map(|number| vec![b'a' + number; 20]).collect();
+    let labels: Vec<(&[u8], &[u8])> = names.iter().map(|name| (&name[..], &[b'v'; 60][..])).collect();
+    let buffered = rig.server.stats().buffered_bytes;
+    let ((), held) = held_bytes(|| {
+        for (number, &conn) in conns.iter().enumerate() {
+            let (run_id, node) = (format!("{:0>300}", number / 10), format!("{number:0>200}"));
+            let entry = Entry {
+                run_id: run_id.as_bytes(),
+                address: &[b'a'; 200],
+                labels: Pairs::scoped(b"", &labels),
+                ..entry_of(node.as_bytes(), 10)
+            };
+            let label = Label { id: 1, ..Label::default() };
+            rig.send(conn, &frames::native(label, &ClientFrame::Join { entry }));
+            rig.clients.get_mut(&conn).expect("a client").got = Vec::new();
+        }
+    });
+    let charged = i64::try_from(rig.server.stats().buffered_bytes - buffered).expect("a number");
+    println!("{NODES} nodes: {held} bytes, {charged} charged");
+    assert!((held..held * 3 / 2).contains(&charged), "{held} bytes, {charged} charged");
 }
 
 /// The most that this process has had resident since [`forget_peak`], in bytes.

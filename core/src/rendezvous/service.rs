@@ -24,7 +24,7 @@ mod tests;
 pub use event::{Event, Input, InputError, Join, JoinFailure, Loss, Output, Shortfall};
 pub use node::{NodeName, natural};
 pub use policy::{Action, CoolDown, FastQuorum, LastCall, RankOrder, Reason, View, decide};
-pub use round::{MemberState, Namespace, Round, RoundMember, WaitingNode};
+pub use round::{MemberState, Namespace, Round, RoundMember, RoundRecord, WaitingNode};
 pub use run::Counts;
 pub use settings::{RunSettings, SettingsDifference, SettingsError, validate_run_id};
 pub use state::{NodeState, NodeStateEvent, Phase, PhaseEvent};
@@ -71,6 +71,9 @@ pub struct RunStatus {
 /// Largest [`Join::round_min`] that takes effect. More round numbers remain above it than rounds can be formed.
 pub const ROUND_MIN_MAX: u64 = 1 << 53;
 
+/// A run with nodes that remembers more than this part of the limit forgets before runs without nodes are forgotten.
+const LARGE_RUN_SHARE: usize = 16;
+
 /// Index of a run in `Rendezvous::runs`, constant for the life of the run.
 type RunIndex = usize;
 
@@ -86,6 +89,8 @@ pub struct Rendezvous {
     /// the time at which its last node left.
     idle_runs: Index<(Idle, u64), RunIndex>,
     idle_count: u64,
+    /// The runs with nodes for which something is counted, that with most bytes first: their keys are inverted.
+    remembering: Set<(u64, RunIndex)>,
     /// Sum of what is counted for each run.
     remembered_bytes: usize,
     /// No forgotten run had a round of this number or above.
@@ -104,6 +109,7 @@ impl Rendezvous {
             timers: Set::new(),
             idle_runs: Index::new(),
             idle_count: 0,
+            remembering: Set::new(),
             remembered_bytes: 0,
             first_round: 0,
             effects: Effects::default(),
@@ -176,11 +182,9 @@ impl Rendezvous {
         Some(RunStatus { phase: run.phase, round: run.round(), counts: run.counts })
     }
 
-    /// Returns the last round of a run, live or over, and its nodes by rank; `None`: there was none, or all its nodes
-    /// have left.
-    pub fn members(&self, run_id: &str) -> Option<(u64, &[RoundMember])> {
-        let record = self.run(run_id)?.record.as_ref()?;
-        Some((record.round, &record.members))
+    /// Returns the last round of a run, live or over; `None`: there was none, or all its nodes have left.
+    pub fn last_round(&self, run_id: &str) -> Option<&RoundRecord> {
+        self.run(run_id)?.record.as_ref()
     }
 
     /// Returns the number of the round to be formed next, and the nodes that have joined for it, in no particular
@@ -285,6 +289,7 @@ impl Rendezvous {
         let run = self.runs.remove(index);
         self.run_names.remove(run.id.as_bytes());
         self.remembered_bytes -= run.remembered_bytes;
+        self.remembering.remove((u64::MAX - run.remembered_bytes as u64, index));
         if let Some(key) = run.idle_key {
             self.idle_runs.remove(key);
         }
@@ -325,8 +330,9 @@ impl Rendezvous {
                 self.idle_runs.insert((idle, self.idle_count), index);
             }
         }
-        run.count_unowned(&mut self.remembered_bytes);
-        if run.is_blank() {
+        let is_blank = run.is_blank();
+        self.count(index);
+        if is_blank {
             self.remove(index);
         }
         self.forget_excess(index);
@@ -339,14 +345,31 @@ impl Rendezvous {
     /// Keeps the bytes that are remembered within their limit, after an update of a run.
     fn forget_excess(&mut self, updated: RunIndex) {
         let bytes_max = self.limits.remembered_bytes_max;
-        // What it remembers itself, before the runs of others.
-        if self.remembered_bytes > bytes_max
-            && let Some(run) = self.runs.get_mut(updated)
-        {
-            run.forget_gone();
-            run.count_unowned(&mut self.remembered_bytes);
+        while self.remembered_bytes > bytes_max {
+            let largest =
+                self.remembering.first().and_then(|(_, index)| self.runs.get(index).zip(Some(index)));
+            let is_large = largest.is_some_and(|(run, _)| run.remembered_bytes > bytes_max / LARGE_RUN_SHARE);
+            let largest = largest.map(|(_, index)| index);
+            if !is_large && self.forget_one(updated) {
+                continue;
+            }
+            let Some(index) = largest else { return };
+            if let Some(run) = self.runs.get_mut(index) {
+                run.forget_unowned();
+            }
+            self.count(index);
         }
-        while self.remembered_bytes > bytes_max && self.forget_one(updated) {}
+    }
+
+    /// Counts what is remembered of a run.
+    fn count(&mut self, index: RunIndex) {
+        let Some(run) = self.runs.get_mut(index) else { return };
+        let key = |run: &Run| (u64::MAX - run.remembered_bytes as u64, index);
+        self.remembering.remove(key(run));
+        run.count_unowned(&mut self.remembered_bytes);
+        if run.remembered_bytes > 0 && run.idle().is_none() {
+            self.remembering.insert(key(run));
+        }
     }
 
     fn check_run_id(&self, run_id: &str) -> Result<(), InputError> {

@@ -181,7 +181,8 @@ impl Sessions {
         let limit = self.limits.waiting_bytes_max;
         let Some(session) = self.sessions.get_mut(session) else { return Ok(()) };
         if session.waiting_bytes.saturating_add(bytes) > limit {
-            let text = b"bytes of requests that wait or are not done, of watches and of leases";
+            let text =
+                b"bytes of requests that wait or are not done, of watches, of leases and of a node in a run";
             return Err(Fault { text, ..Fault::new(FaultCode::TooMany, limit, 0) });
         }
         session.waiting_bytes += bytes;

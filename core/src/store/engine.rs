@@ -37,7 +37,7 @@ use crate::store::txn::Write;
 use core::cell::Cell;
 use fences::Fences;
 use native::Extras;
-use slot::SlotId;
+use slot::{NONE, SlotId};
 use slots::Slots;
 use value::Value;
 use waits::{WaitKind, Waits};
@@ -51,8 +51,8 @@ pub enum Answer<'a> {
     Number(i64),
     /// A value.
     Value(ValueRef<'a>),
-    /// Values in the order of their keys; that of a missing key is empty.
-    Values(Vec<ValueRef<'a>>),
+    /// Values in the order of their keys.
+    Values(Values<'a>),
     /// Whether every key existed.
     Readiness(Readiness),
     /// The wait or barrier has already ended.
@@ -110,6 +110,24 @@ pub enum ApplyError {
     Stale(Stale),
 }
 
+/// Values of several keys.
+#[derive(Debug)]
+pub struct Values<'a> {
+    slots: &'a Slots,
+    found: &'a [SlotId],
+}
+
+impl<'a> Values<'a> {
+    /// Returns the values in order; the value of a missing key is empty.
+    pub fn iter(&self) -> impl Iterator<Item = ValueRef<'a>> + use<'a> {
+        let Self { slots, found } = *self;
+        found.iter().map(|&id| if id == NONE { ValueRef::Bytes(b"") } else { slots[id].value.as_ref() })
+    }
+}
+
+/// Number of slots for which the list of those of a MULTI_GET keeps its memory.
+const FOUND_KEPT: usize = 1024;
+
 /// Key/value store of one server.
 #[derive(Debug)]
 pub struct Engine {
@@ -117,6 +135,8 @@ pub struct Engine {
     waits: Waits,
     /// Waiters that the current request released.
     released: Vec<WaiterId>,
+    /// Slots of the keys of the current MULTI_GET; [`NONE`] for a missing key.
+    found: Vec<SlotId>,
     /// Buffer to join a key that is in several pieces.
     joined: Vec<u8>,
     /// Revision of the last change.
@@ -141,6 +161,7 @@ impl Engine {
             slots: Slots::new(hash_key),
             waits: Waits::default(),
             released: Vec::new(),
+            found: Vec::new(),
             joined: Vec::new(),
             revision: 0,
             leased_bytes: 0,
@@ -255,8 +276,13 @@ impl Engine {
             Request::Append { key, value } => self.append(key, value)?,
             Request::MultiGet { keys } => {
                 let (slots, joined) = (&self.slots, &mut self.joined);
-                let values = keys.iter().map(|key| slots.value(contiguous_key(key, joined)));
-                return Ok(Applied { answer: Answer::Values(values.collect()), released: &self.released });
+                self.found.clear();
+                self.found.shrink_to(FOUND_KEPT);
+                self.found.reserve(keys.len());
+                let ids = keys.iter().map(|key| slots.find(contiguous_key(key, joined)));
+                self.found.extend(ids.map(|id| id.unwrap_or(NONE)));
+                let values = Values { slots, found: &self.found };
+                return Ok(Applied { answer: Answer::Values(values), released: &self.released });
             }
             Request::MultiSet { pairs } => self.multi_set(pairs)?,
             Request::CancelWait => {

@@ -230,7 +230,7 @@ fn encode_answer(out: &mut impl Sink, answer: &Answer<'_>) {
         Answer::Nothing | Answer::Parked => {}
         Answer::Number(number) => out.put(&number.to_le_bytes()),
         Answer::Value(value) => string(out, *value),
-        Answer::Values(values) => values.iter().for_each(|value| string(out, *value)),
+        Answer::Values(values) => values.iter().for_each(|value| string(out, value)),
         Answer::Readiness(Readiness::Ready) => out.put(&[READY]),
         Answer::Readiness(Readiness::NotReady) => out.put(&[NOT_READY]),
         Answer::Released => out.put(&[STOP_WAITING]),

@@ -425,14 +425,24 @@ impl Host {
     }
 
     fn feed(&mut self, context: &mut SimContext, input: Input<'_>) -> Result<(), CheckError> {
-        let Some(machine) = &mut self.machine else { return Ok(()) };
-        machine
-            .handle(self.clock.shows(context.now), input)
-            .map_err(|error| CheckError(format!("the server says {error}")))?;
+        self.give(context, input)?;
         self.drain(context)
     }
 
+    fn give(&mut self, context: &SimContext, input: Input<'_>) -> Result<(), CheckError> {
+        let Some(machine) = &mut self.machine else { return Ok(()) };
+        machine
+            .handle(self.clock.shows(context.now), input)
+            .map_err(|error| CheckError(format!("the server says {error}")))
+    }
+
     fn read(&mut self, context: &mut SimContext, stream: Stream) -> Result<(), CheckError> {
+        self.read_some(context, stream)?;
+        self.drain(context)
+    }
+
+    /// Reads from a stream, and leaves the outputs for later, as the driver does.
+    fn read_some(&mut self, context: &mut SimContext, stream: Stream) -> Result<(), CheckError> {
         // One iteration has a budget. The rest is read in the next one.
         for _ in 0..1 + self.sim_rng.index(4) {
             let Some(&conn) = self.conns.get(&stream) else { return Ok(()) };
@@ -441,11 +451,11 @@ impl Host {
             }
             match context.network.read(context.now, stream, Side::Server) {
                 Read::Nothing => return Ok(()),
-                Read::Bytes(bytes) => self.feed(context, Input::Received { conn, bytes: &bytes })?,
+                Read::Bytes(bytes) => self.give(context, Input::Received { conn, bytes: &bytes })?,
                 Read::End | Read::Reset if self.hides_the_end_of(context, conn) => return Ok(()),
-                Read::End => return self.feed(context, Input::ReadClosed { conn }),
+                Read::End => return self.give(context, Input::ReadClosed { conn }),
                 // 104 is ECONNRESET.
-                Read::Reset => return self.feed(context, Input::Lost { conn, os_error: 104 }),
+                Read::Reset => return self.give(context, Input::Lost { conn, os_error: 104 }),
             }
         }
         context.network.read_on(context.now, stream, Side::Server);

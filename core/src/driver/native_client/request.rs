@@ -66,7 +66,8 @@ pub enum NativeRequest<'a> {
     RunInfo { run_id: &'a [u8] },
     /// Requests members of a round in the order of their ranks: at most `count_max`, from `first` on:
     /// [`NativeResponse::Members`]. For the round that forms next these are the nodes that have joined so far, whose
-    /// ranks may still change.
+    /// ranks may still change. Of the last round, nodes that are gone may be missing; the next page begins after the last
+    /// rank of this one, and an empty page is the end.
     Members { run_id: &'a [u8], round: u64, first: u32, count_max: u32 },
     /// Lists at most 1,024 sessions whose numbers follow `after`: [`NativeResponse::Sessions`]. Takes the right `all` of a
     /// server with tokens.

@@ -55,8 +55,8 @@ pub enum MemberState {
 }
 
 impl MemberState {
-    /// Whether the node is no longer in the run.
-    const fn is_gone(self) -> bool {
+    /// Whether the session that was in the round is no longer in the run. The node may have joined again in another one.
+    pub(super) const fn is_gone(self) -> bool {
         !matches!(self, Self::Present | Self::Back)
     }
 }
@@ -101,15 +101,16 @@ pub struct WaitingNode<'a> {
 
 /// The last round of a run, live or over.
 #[derive(Debug)]
-pub(super) struct RoundRecord {
-    pub(super) round: u64,
-    /// Number of nodes.
-    pub(super) world_size: u32,
-    /// The nodes that are not forgotten, sorted by rank.
-    pub(super) members: Vec<RoundMember>,
+pub struct RoundRecord {
+    /// Its number.
+    pub round: u64,
+    /// Number of its nodes.
+    pub world_size: u32,
+    /// The nodes by rank, without those that are forgotten.
+    pub members: Vec<RoundMember>,
     /// Number of nodes that left the round while it was live.
     pub(super) finished: u32,
-    /// Bytes of the nodes that are no longer in the run.
+    /// Bytes of the nodes that are gone.
     pub(super) gone_bytes: usize,
 }
 
@@ -120,13 +121,12 @@ impl RoundRecord {
         Self { round, world_size, members, finished: 0, gone_bytes: 0 }
     }
 
-    /// Returns the round as the node with this rank is notified of it when it is formed.
-    pub(super) fn summary_for(&self, run_id: &RunId, rank: u32) -> Option<Round> {
-        let member = self.members.get(usize::try_from(rank).ok()?)?;
+    /// Returns the round as this node is notified of it when it is formed.
+    pub(super) fn summary_for(&self, run_id: &RunId, member: &RoundMember) -> Option<Round> {
         let last = self.members.last()?;
         Some(Round {
             namespace: Namespace { run_id: run_id.clone(), round: self.round },
-            rank,
+            rank: member.rank,
             world_size: self.world_size,
             worker_offset: member.worker_offset,
             worker_count: last.worker_offset + u64::from(last.local_world_size),
@@ -147,18 +147,29 @@ impl RoundRecord {
         }
     }
 
-    /// Forgets the nodes that are no longer in the run.
+    /// Forgets the nodes that are gone.
     pub(super) fn forget_gone(&mut self) {
         self.members.retain(|member| !member.member_state.is_gone());
-        self.members.shrink_to_fit();
+        self.members.shrink_to(self.members.len() * 2);
         self.gone_bytes = 0;
     }
 
-    /// Returns the number of nodes that have not rejoined for the next round, and those of them that are not forgotten.
-    pub(super) fn missing(&self) -> (u32, impl Iterator<Item = &RoundMember>) {
-        let is_missing = |member: &&RoundMember| member.member_state != MemberState::Back;
-        let back = self.members.iter().filter(|member| !is_missing(member)).count();
-        let count = self.world_size - u32::try_from(back).unwrap_or(u32::MAX).min(self.world_size);
-        (count, self.members.iter().filter(is_missing))
+    /// Returns the number of nodes that are missing for the next round, and the first `count_max` of those that are not
+    /// forgotten. `has_node`: whether a node is in the run.
+    pub(super) fn missing(
+        &self,
+        count_max: usize,
+        has_node: impl Fn(&NodeName) -> bool,
+    ) -> (u32, Vec<&RoundMember>) {
+        let (mut count, mut missing) = (self.world_size, Vec::new());
+        for member in &self.members {
+            let state = member.member_state;
+            if state == MemberState::Back || state.is_gone() && has_node(&member.node) {
+                count = count.saturating_sub(1);
+            } else if missing.len() < count_max {
+                missing.push(member);
+            }
+        }
+        (count, missing)
     }
 }

@@ -501,7 +501,7 @@ impl Run {
     }
 
     /// Forgets what [`Self::count_unowned`] counts of a run with nodes.
-    pub(super) fn forget_gone(&mut self) {
+    pub(super) fn forget_unowned(&mut self) {
         self.forget_hosts();
         if let Some(record) = &mut self.record {
             record.forget_gone();

@@ -36,7 +36,7 @@ fn seen(engine: &mut Engine, conn: ConnId, request: &Request<'_>) -> String {
     let text = |value: ValueRef<'_>| value.read(|bytes| String::from_utf8_lossy(bytes).to_string());
     let answer = match applied.answer {
         Answer::Value(value) => format!("{:?}", text(value)),
-        Answer::Values(values) => format!("{:?}", values.into_iter().map(text).collect::<Vec<_>>()),
+        Answer::Values(values) => format!("{:?}", values.iter().map(text).collect::<Vec<_>>()),
         Answer::Number(number) => number.to_string(),
         Answer::Readiness(readiness) => format!("{readiness:?}"),
         Answer::Popped { length_before, item } => {

@@ -178,7 +178,7 @@ define_frames! {
             run_id: Key<'a>, round: u64, node_rank: u32, nodes: u32, rank_first: u64, world_size: u64,
             leader: &'a [u8], namespace: Key<'a>
         }
-        /// Members of a round, from `first_node_rank` on. `nodes` is the number of all that the server remembers.
+        /// Members of a round of `nodes` nodes, from `first_node_rank` on, without those that the server has forgotten.
         0x801a Frame MemberList { round: u64, nodes: u32, members: List<'a, Member<'a>> }
         /// The state of a run.
         0x801b Small RunState { round: u64, complete: bool, closed: bool, nodes: u32, nodes_waiting: u32, nodes_standby: u32 }

@@ -27,7 +27,7 @@ pub(crate) fn sings() -> bool {
             return false;
         }
     }
-    let is_formed = service.members("run").is_some_and(|(round, members)| round == 0 && members.len() == 2);
+    let is_formed = service.last_round("run").is_some_and(|last| last.round == 0 && last.members.len() == 2);
     let ended = Input::Ended { participant: ParticipantId(1), why: Why::HostSilent };
     let is_taken = service.handle(Instant::ORIGIN, ended).is_ok();
     while let Some(output) = service.poll_output() {

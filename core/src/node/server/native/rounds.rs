@@ -22,6 +22,12 @@ const MEMBERS_MAX: usize = 4096;
 /// Most notifications that are left for later turns. Further ones are sent at once.
 const NOTIFICATIONS_MAX: usize = 1 << 14;
 
+/// Charge of a node in addition to what it sends with its Join, in bytes: its entries in the tables of its run.
+const NODE_COST_BYTES: u64 = 1024;
+
+/// Charge of a label of a node in addition to its bytes.
+const LABEL_COST_BYTES: u64 = 96;
+
 /// Nodes that one unit of work passes over.
 const NODES_PER_UNIT: u64 = 16;
 
@@ -56,6 +62,8 @@ pub(super) struct Part {
     /// Join request. Pushes carry its id.
     join: RequestId,
     run_id: RunId,
+    /// Bytes that the session is charged for it.
+    charge: u64,
     /// Number of notifications that are left for later turns.
     parked: u32,
 }
@@ -126,18 +134,32 @@ impl Native {
             ClientFrame::Standby { .. } => Input::Standby { participant, join },
             _ => Input::Join { participant, join },
         };
-        let part = Part { join: request, run_id: text("run id", entry.run_id)?.into(), parked: 0 };
+        let charge = cost(entry);
+        if let Err(fault) = self.sessions.charge(request.session, charge) {
+            let text = String::from_utf8_lossy(fault.text).into();
+            return Err(Refusal { first: fault.first, ..Refusal::new(fault.code, text) });
+        }
+        let part = Part { join: request, run_id: text("run id", entry.run_id)?.into(), charge, parked: 0 };
         let before = self.parts.insert(request.session, part);
         if let Err(error) = self.rendezvous.handle(context.now, input) {
-            match before {
-                Some(before) => self.parts.insert(request.session, before),
-                None => self.parts.remove(request.session),
-            };
+            self.remove_part(request.session);
+            if let Some(before) = before {
+                self.parts.insert(request.session, before);
+            }
             self.drain_rounds(context);
             return Err(refusal_of(&error));
         }
+        if let Some(before) = before {
+            self.sessions.discharge(request.session, before.charge);
+        }
         self.drain_rounds(context);
         Ok(())
+    }
+
+    fn remove_part(&mut self, session: SessionId) -> Option<Part> {
+        let part = self.parts.remove(session)?;
+        self.sessions.discharge(session, part.charge);
+        Some(part)
     }
 
     fn leave(
@@ -154,7 +176,7 @@ impl Native {
                 format!("this session is not in the run '{run_id}'"),
             ));
         }
-        let part = self.parts.remove(request.session);
+        let part = self.remove_part(request.session);
         let left = self.rendezvous.handle(context.now, Input::Leave { participant });
         if let Some(Part { join, .. }) = part {
             // This answers only a join that is pending: a request is never answered twice.
@@ -197,15 +219,17 @@ impl Native {
     ) -> Result<(), Refusal> {
         let run_id = text("run id", run_id.name())?;
         let span = (first, MEMBERS_MAX.min(count_max as usize));
-        let last = self.rendezvous.members(run_id);
+        let last = self.rendezvous.last_round(run_id);
         let (nodes, page) = match (last, self.rendezvous.waiting_nodes(run_id)) {
-            (Some((last, members)), _) if last == round => {
-                page_of(members.iter().map(|member| (member.rank, member)), span, |member| NodeEntry {
+            (Some(last), _) if last.round == round => {
+                let members = last.members.iter().map(|member| (member.rank, member));
+                let (_, page) = page_of(members, span, |member| NodeEntry {
                     rank_first: member.worker_offset,
                     local_world_size: member.local_world_size,
                     node: member.node.to_string(),
                     address: (*member.address).into(),
-                })
+                });
+                (last.world_size, page)
             }
             // Ranks are not assigned yet: the nodes are in any order, and the first rank of each is 0.
             (_, Some((next, waiting_nodes))) if next == round => {
@@ -218,7 +242,7 @@ impl Native {
             }
             _ => {
                 let text = format!("round {round} of the run '{run_id}'");
-                let second = last.map_or(0, |(last, _)| last);
+                let second = last.map_or(0, |last| last.round);
                 return Err(Refusal { first: round, second, ..Refusal::new(FaultCode::UnknownRound, text) });
             }
         };
@@ -288,7 +312,7 @@ impl Native {
         session: SessionId,
         why: Why,
     ) {
-        self.parts.remove(session);
+        self.remove_part(session);
         let participant = participant(session);
         let input = match why {
             Why::Left => Input::Leave { participant },
@@ -403,7 +427,7 @@ impl Native {
             }
             Event::RoundFormed(round) => self.send_round(context, request, round),
             Event::JoinFailed(failure) => {
-                self.parts.remove(session);
+                self.remove_part(session);
                 self.fail(context, request, failure_of(failure).fault());
             }
             Event::NodesWaiting { nodes } => {
@@ -425,7 +449,7 @@ impl Native {
                 self.push(context.conns, request, &over);
             }
             Event::Excluded { round } => {
-                self.parts.remove(session);
+                self.remove_part(session);
                 self.push(context.conns, request, &ServerFrame::Excluded { run_id, round: *round });
             }
             Event::RunClosed { by } => {
@@ -440,7 +464,7 @@ impl Native {
                 );
             }
             Event::Replaced { by } => {
-                self.parts.remove(session);
+                self.remove_part(session);
                 self.push(context.conns, request, &ServerFrame::Replaced { run_id, session: by.0 });
                 // Its Join may still be pending.
                 self.fail(context, request, Fault { first: by.0, ..Fault::REPLACED });
@@ -485,6 +509,17 @@ pub(super) fn run_of_key(incarnation: u64, key: &[u8]) -> Option<&[u8]> {
 
 fn text<'t>(what: &str, bytes: &'t [u8]) -> Result<&'t str, Refusal> {
     core::str::from_utf8(bytes).map_err(|_| Refusal::invalid(&format!("the {what} is not UTF-8")))
+}
+
+/// Returns what a session is charged for a node: its name is stored four times, and the run's id three times.
+fn cost(entry: &Entry<'_>) -> u64 {
+    let labels =
+        entry.labels.iter().map(|(name, value)| (name.len() + value.len()) as u64 + LABEL_COST_BYTES);
+    let names = 4 * entry.node.len()
+        + 2 * entry.address.len()
+        + 3 * entry.run_id.len()
+        + entry.terms.rank_label.len();
+    NODE_COST_BYTES + names as u64 + labels.sum::<u64>()
 }
 
 fn read_join(entry: &Entry<'_>) -> Result<Join, Refusal> {

@@ -190,7 +190,9 @@ impl Native {
         what: Awaited,
         keys: Keys<'_>,
     ) {
-        if self.try_wait(context, request, &what, keys) {
+        // A list with missing keys is an answer, too, if it must not wait.
+        let may_be_partial = timeout_ms == 0 && matches!(what, Awaited::Values);
+        if !may_be_partial && self.try_wait(context, request, &what, keys) {
             return;
         }
         if timeout_ms == 0 {
@@ -297,19 +299,19 @@ impl Native {
         }
     }
 
-    /// Answers with the values of the keys; `if_all_are_there`: not if one is missing. Returns whether it has answered.
+    /// Answers with the values of the keys, and returns true. If `must_be_complete` and a key is missing, returns false.
     fn answer_values(
         &mut self,
         context: &mut ServerContext<'_>,
         request: RequestId,
         keys: Keys<'_>,
-        if_all_are_there: bool,
+        must_be_complete: bool,
     ) -> bool {
-        let (mut bytes, mut values) = (0_usize, Vec::new());
+        let (mut bytes, mut values) = (0_usize, Vec::with_capacity(keys.len()));
         for key in keys.iter() {
             let found = match context.engine.find(&whole(key)) {
                 Some((revision, value)) => Found { revision, value: Some(value) },
-                None if if_all_are_there => return false,
+                None if must_be_complete => return false,
                 None => Found { revision: 0, value: None },
             };
             // A key may occur many times in the request, so the size is checked before any value is copied.

@@ -117,20 +117,19 @@ impl Run {
 
     fn shortfall(&self) -> Shortfall {
         let there = self.members.iter().filter(|(_, member)| member.node_state.is_gathered());
-        let (missing_count, missing) = self.record.as_ref().map(RoundRecord::missing).unzip();
+        let (missing_count, missing) = self
+            .record
+            .as_ref()
+            .map(|record| record.missing(NAMES_MAX, |node| self.has_node(node)))
+            .unwrap_or_default();
         Shortfall {
             round: self.next_round,
             minimum: self.view().map_or(0, |view| view.minimum),
             live_round: self.phase.is_live().then(|| self.round()),
             there_count: self.counts.joining + self.counts.waiting,
             there: there.take(NAMES_MAX).map(|(_, member)| member.node.clone()).collect(),
-            missing_count: missing_count.unwrap_or(0),
-            missing: missing
-                .into_iter()
-                .flatten()
-                .take(NAMES_MAX)
-                .map(|member| (member.node.clone(), member.member_state))
-                .collect(),
+            missing_count,
+            missing: missing.iter().map(|member| (member.node.clone(), member.member_state)).collect(),
         }
     }
 
@@ -171,7 +170,7 @@ impl Run {
             if let Some(member) = self.members.get_mut(ranked.participant) {
                 (member.last, member.is_returned) = (Some((round, rank)), false);
             }
-            if let Some(summary) = record.summary_for(&self.id, rank) {
+            if let Some(summary) = record.summary_for(&self.id, ranked) {
                 fx.notify(ranked.participant, Event::RoundFormed(summary));
             }
         }

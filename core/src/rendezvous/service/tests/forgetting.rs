@@ -248,7 +248,7 @@ fn nodes_of_the_last_round_that_are_gone_are_kept_within_their_bytes() {
             let node = format!("n{number}");
             world.join_run(run_id, &format!("{run_id}{node}"));
         }
-        assert_eq!(world.service.members(run_id).map(|(_, members)| members.len()), Some(100));
+        assert_eq!(world.service.last_round(run_id).map(|last| last.members.len()), Some(100));
         assert!(world.service.remembered_bytes <= 8 << 10);
         for number in 1..100 {
             world.leave(&format!("{run_id}n{number}"));
@@ -256,13 +256,50 @@ fn nodes_of_the_last_round_that_are_gone_are_kept_within_their_bytes() {
         }
     }
     for run_id in run_ids {
-        let (_, members) = world.service.members(run_id).expect("one node is left");
-        assert!((1..40).contains(&members.len()), "{}", members.len());
-        assert_eq!((members[0].rank, &*members[0].address), (0, format!("{run_id}n0").as_bytes()));
-        assert!(world.service.run(run_id).is_some_and(|run| {
-            run.record.as_ref().is_some_and(|record| record.members.capacity() < 200)
-        }));
+        let last = world.service.last_round(run_id).expect("one node is left");
+        assert_eq!(last.world_size, 100);
+        assert!((1..40).contains(&last.members.len()), "{}", last.members.len());
+        assert!(last.members.capacity() < 100, "{}", last.members.capacity());
+        let first = &last.members[0];
+        assert_eq!((first.rank, &*first.address), (0, format!("{run_id}n0").as_bytes()));
     }
+}
+
+#[test]
+fn runs_without_nodes_are_forgotten_before_nodes_that_are_gone_and_those_of_the_largest_run_first() {
+    let mut world = world_of_bytes(64 << 10);
+    world.settings = RunSettings { minimum_to_continue: 1, ..settings(2, 30) };
+    let (join, die) = (
+        |world: &mut World, run_id: &str, count: u32| {
+            (0..count).for_each(|number| drop(world.join_run(run_id, &format!("{run_id}{number}"))));
+        },
+        |world: &mut World, run_id: &str, count: u32| {
+            (0..count).for_each(|number| drop(world.die(&format!("{run_id}{number}"))));
+        },
+    );
+    let known = |world: &World, run_id| world.service.last_round(run_id).map_or(0, |last| last.members.len());
+    // Closed runs fill the limit.
+    (0..100).for_each(|number| drop(world.close_run(&format!("c{number}"))));
+    let full = world.service.runs.len();
+    assert!(full < 100);
+    join(&mut world, "a", 30);
+    die(&mut world, "a", 18);
+    assert!(world.service.runs.len() < full);
+    assert_eq!(known(&world, "a"), 30, "closed runs make room for the nodes that died");
+    // Large runs forget their own before that.
+    let runs = world.service.runs.len();
+    die(&mut world, "a", 29);
+    assert!(known(&world, "a") < 20, "{}", known(&world, "a"));
+    assert_eq!(world.service.runs.len(), runs);
+    // Without runs that have no nodes, a small one is spared.
+    let mut world = world_of_bytes(16 << 10);
+    world.settings = RunSettings { minimum_to_continue: 1, cool_down: None, ..settings(2, 30) };
+    let run_ids: Vec<String> = (0..40).map(|number| format!("r{number}n")).collect();
+    run_ids.iter().for_each(|run_id| join(&mut world, run_id, 30));
+    die(&mut world, &run_ids[0], 1);
+    run_ids[1..].iter().for_each(|run_id| die(&mut world, run_id, 4));
+    assert_eq!(known(&world, &run_ids[0]), 30);
+    assert!(run_ids[1..].iter().any(|run_id| known(&world, run_id) == 26));
 }
 
 #[test]
@@ -272,7 +309,7 @@ fn a_run_goes_on_without_the_nodes_that_it_forgot() {
     world.join_all("a b c d");
     world.standby("e");
     world.die("b");
-    let (_, members) = world.service.members(RUN).expect("a round");
+    let members = &world.service.last_round(RUN).expect("a round").members;
     let ranks: Vec<_> = members.iter().map(|member| (member.rank, member.node.host())).collect();
     assert_eq!(ranks, [(0, "a"), (2, "c"), (3, "d")]);
     world.join_all("a c");
@@ -295,4 +332,18 @@ fn nodes_that_are_forgotten_are_missing_without_a_name() {
         let failed = world.pass(secs(600));
         assert!(failed.ends_with(&format!("(a); missing of the last round: {missing}")), "{failed}");
     }
+}
+
+#[test]
+fn a_node_that_has_died_and_is_back_is_not_missing() {
+    let mut world = World::new(settings(3, 3));
+    world.join_all("a b c");
+    world.die("b");
+    let back = world.request("b");
+    world.join_as("B", back);
+    let failed = world.pass(secs(600));
+    assert!(
+        failed.ends_with("(b); missing of the last round: a (has not rejoined), c (has not rejoined)"),
+        "{failed}"
+    );
 }

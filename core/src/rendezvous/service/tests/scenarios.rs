@@ -27,7 +27,7 @@ fn a_round_has_a_number_above_those_that_its_nodes_were_in() {
     assert_eq!(world.service.status(RUN).map(|status| status.round), Some(7));
     // A node that was in a later round joins while this one is live; the live round keeps its number.
     world.die("b");
-    assert_eq!(world.service.members(RUN).map(|(round, _)| round), Some(7));
+    assert_eq!(world.service.last_round(RUN).map(|last| last.round), Some(7));
     let join = from(&world, "c", 20);
     world.join_as("c", join);
     assert_eq!(world.join("a"), "a seated; open 20; a is 0/2 in 20; c is 1/2 in 20");
@@ -64,7 +64,8 @@ fn workers_are_numbered_over_all_nodes() {
         }
     }
     assert_eq!(reported, [(0, 0, 11), (1, 2, 11), (2, 10, 11)]);
-    let (round, members) = world.service.members(RUN).expect("a round");
+    let last = world.service.last_round(RUN).expect("a round");
+    let (round, members) = (last.round, &last.members);
     let members: Vec<String> = members
         .iter()
         .map(|member| format!("{} {} {}", member.node, member.local_world_size, member.worker_offset))
@@ -563,7 +564,7 @@ fn the_ranks_follow_the_policy_of_the_run() {
             let join = Join { node_rank, labels, ..world.request(node) };
             world.join_as(node, join);
         }
-        let (_, members) = world.service.members(RUN).expect("a round");
+        let members = &world.service.last_round(RUN).expect("a round").members;
         let names: Vec<String> = members.iter().map(|member| member.node.to_string()).collect();
         assert_eq!(names.join(" "), expected);
     }

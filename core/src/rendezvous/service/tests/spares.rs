@@ -147,6 +147,6 @@ fn what_becomes_of_a_spare_is_no_news_of_a_later_round() {
     world.join("c");
     assert!(world.join("a").ends_with("open 1; a is 0/2 in 1; c is 1/2 in 1"));
     assert_eq!(world.die("b"), "");
-    let (_, members) = world.service.members(RUN).expect("a round");
+    let members = &world.service.last_round(RUN).expect("a round").members;
     assert!(members.iter().all(|member| member.member_state == MemberState::Present), "{members:?}");
 }

@@ -1,6 +1,7 @@
 //! Runs and their rounds.
 
 use super::*;
+use crate::limits::{RendezvousLimits, SessionLimits};
 
 #[test]
 fn nodes_meet_and_hear_of_each_others_end_at_once() {
@@ -72,6 +73,48 @@ fn nodes_meet_and_hear_of_each_others_end_at_once() {
         ["5 Error TooMany 1024 0 bytes of a failure: 1025 is over the limit of 1024"]
     );
     assert_eq!(rig.wanted(c, 6, &fail(b"\xff")), ["6 Error InvalidArgument 0 0 the failure is not UTF-8"]);
+}
+
+#[test]
+fn members_that_are_forgotten_are_left_out_and_the_others_keep_their_ranks() {
+    let rendezvous = RendezvousLimits { remembered_bytes_max: 0, ..RendezvousLimits::default() };
+    let mut rig = Rig::new(ServerLimits { rendezvous, ..ServerLimits::default() });
+    let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
+    rig.ask(a, 1, &join("a"));
+    rig.ask(b, 1, &join("b"));
+    rig.ask(a, 2, &ClientFrame::Leave { run_id: key("run") });
+    rig.got(b);
+    for (first_node_rank, listed) in [(0, "1:b@b"), (1, "1:b@b"), (2, "")] {
+        let members = ClientFrame::Members { run_id: key("run"), round: 0, first_node_rank, count_max: 1 };
+        let id = 2 + u64::from(first_node_rank);
+        assert_eq!(rig.wanted(b, id, &members), [format!("{id} MemberList 0 2 {listed}")]);
+    }
+}
+
+#[test]
+fn a_session_is_charged_for_its_node_as_long_as_it_is_in_a_run() {
+    let mut rig = rig();
+    let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
+    let held = |rig: &Rig| rig.server.native.as_ref().map_or(0, |native| native.held_bytes());
+    let before = held(&rig);
+    // In thousands: beside about 1,100 bytes for each node, the sessions hold the answers, which are short.
+    let nodes = |rig: &Rig| (held(rig) - before) / 1000;
+    rig.ask(a, 1, &join("a"));
+    assert_eq!(nodes(&rig), 1);
+    rig.ask(a, 2, &join("a"));
+    assert_eq!(nodes(&rig), 1, "a Join that is refused changes nothing");
+    rig.ask(b, 1, &join("b"));
+    rig.ask(b, 2, &join("b"));
+    assert_eq!(nodes(&rig), 2, "the second Join takes the place of the first");
+    rig.ask(a, 3, &ClientFrame::Leave { run_id: key("run") });
+    rig.ask(b, 3, &ClientFrame::Leave { run_id: key("run") });
+    assert_eq!(nodes(&rig), 0);
+    let session = SessionLimits { waiting_bytes_max: 1000, ..SessionLimits::default() };
+    let mut rig = Rig::new(ServerLimits { session, ..ServerLimits::default() });
+    let a = rig.open(0, "a");
+    assert!(rig.wanted(a, 1, &join("a"))[0].starts_with("1 Error TooMany 1000 0"));
+    let runs = rig.server.native.as_ref().map(|native| native.rendezvous.status("run"));
+    assert_eq!(runs, Some(None), "the run was not created");
 }
 
 #[test]
