@@ -28,22 +28,24 @@ const LOOKS_PER_TICK: usize = 256;
 const BATCH_CONNS_MAX: usize = 64;
 /// Number of bytes at which a batch gets no further connection.
 const BATCH_BYTES_HIGH: usize = 64 * 1024;
-/// Maximum number of bytes that are decrypted in a batch. More are handled at once, without a copy.
-const BATCHED_BYTES_MAX: usize = 4 * 1024;
+/// Maximum number of bytes that are copied to a batch after one read. More are handled at once.
+const BATCHED_READ_MAX: usize = 4 * 1024;
 
 /// A server whose clients may use TLS. Without a configuration it passes everything on.
+///
+/// What has arrived from connections with TLS waits until it is drained with [`TlsServer::poll_output`], until another
+/// input than [`Input::Received`], or until there is much. A caller that reads several connections before it drains the
+/// outputs saves time; until then, what the server reports does not include these bytes. Each connection's bytes are one
+/// input of the [`Server`], with a budget of its own.
 #[derive(Debug)]
 pub struct TlsServer {
     server: Server,
     config: Option<ServerConfig>,
     /// By the slots of the connections. `None`: the bytes are those of the server.
     transports: Vec<Option<Transport>>,
-    /// Bytes that have arrived from connections whose handshake is over, and are to be decrypted.
-    ciphertext: Vec<u8>,
-    /// Their connections, in the order of arrival.
-    arrived: Vec<Arrived>,
-    /// When the last of them arrived.
-    arrived_at: Instant,
+    received: ReceivedBatch,
+    /// Time of the last input.
+    now: Instant,
     /// Connections with bytes to be sent of which the server does not know.
     to_send: VecDeque<ConnId>,
     /// Connections with bytes for their handshakes, for the next ticks.
@@ -58,14 +60,24 @@ pub struct TlsServer {
     plaintext: Vec<u8>,
 }
 
-/// What one connection has sent of a batch.
+/// Received bytes of connections whose handshakes are over.
+#[derive(Debug, Default)]
+struct ReceivedBatch {
+    ciphertext: Vec<u8>,
+    /// The connections in the order in which they were read, and where the bytes of each end.
+    reads: Vec<(ConnId, usize)>,
+    /// What they contain.
+    decrypted: Vec<Decrypted>,
+}
+
+/// Decrypted bytes of a connection.
 #[derive(Debug)]
-struct Arrived {
+struct Decrypted {
     conn: ConnId,
-    /// Where its bytes end among those of the batch: first its ciphertext, then its plaintext.
+    /// Where they end among those of the batch.
     end: usize,
-    /// Whether it has ended TLS with them, or why TLS has failed.
-    ended: Result<bool, TlsFault>,
+    /// Whether the peer has ended TLS with them, or why TLS has failed.
+    outcome: Result<bool, TlsFault>,
 }
 
 /// Bytes between a socket and the server.
@@ -97,9 +109,8 @@ impl TlsServer {
             server: Server::new(limits, instance),
             config: None,
             transports: Vec::new(),
-            ciphertext: Vec::new(),
-            arrived: Vec::new(),
-            arrived_at: Instant::ORIGIN,
+            received: ReceivedBatch::default(),
+            now: Instant::ORIGIN,
             to_send: VecDeque::new(),
             waiting: VecDeque::new(),
             left_waiting: 0,
@@ -162,20 +173,18 @@ impl TlsServer {
         }
     }
 
-    /// Handles one input, as [`Server::handle`] does.
+    /// Handles one input, as [`Server::handle`] does. An input about a connection that ends because of bytes that had
+    /// arrived before is no error.
     ///
     /// # Errors
-    /// The input does not fit the state. Nothing has changed.
+    /// The input does not fit the state, and has changed nothing.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) -> Result<(), InputError> {
+        self.now = now;
         self.forget_closed();
         if let Input::Received { conn, bytes } = input {
             return self.receive(now, conn, bytes);
         }
-        if self.open_batch()
-            && let Some(conn) = input.conn()
-            && !self.server.has(conn)
-        {
-            // It has ended because of bytes that arrived before this input.
+        if self.batch_ends(input.conn()) {
             return Ok(());
         }
         match input {
@@ -203,7 +212,7 @@ impl TlsServer {
     /// Returns the next action. The caller drains it after every input.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.forget_closed();
-        self.open_batch();
+        self.decrypt_batch();
         if let Some(conn) = self.readable.pop_front() {
             return Some(Output::Read { conn });
         }
@@ -286,21 +295,20 @@ impl TlsServer {
                 _ => self.transports[conn.index as usize] = None,
             }
         }
-        let Self { server, transports, waiting, ciphertext, arrived, .. } = self;
+        let Self { server, transports, waiting, received, .. } = self;
         let secured = match transports.get_mut(conn.index as usize) {
             Some(Some(Transport::Tls(secured))) if server.has(conn) => secured,
             _ => return server.handle(now, Input::Received { conn, bytes }),
         };
         if !secured.stage.is_handshaking() {
-            if bytes.len() > BATCHED_BYTES_MAX {
-                let has_ended = self.open_batch() && !self.server.has(conn);
+            if bytes.len() > BATCHED_READ_MAX {
+                let has_ended = self.batch_ends(Some(conn));
                 return if has_ended { Ok(()) } else { self.decrypt(now, conn, bytes).map(drop) };
             }
-            ciphertext.extend_from_slice(bytes);
-            arrived.push(Arrived { conn, end: ciphertext.len(), ended: Ok(false) });
-            self.arrived_at = now;
-            if self.arrived.len() >= BATCH_CONNS_MAX || self.ciphertext.len() >= BATCH_BYTES_HIGH {
-                self.open_batch();
+            received.ciphertext.extend_from_slice(bytes);
+            received.reads.push((conn, received.ciphertext.len()));
+            if received.reads.len() >= BATCH_CONNS_MAX || received.ciphertext.len() >= BATCH_BYTES_HIGH {
+                self.decrypt_batch();
             }
             return Ok(());
         }
@@ -331,36 +339,44 @@ impl TlsServer {
         Ok(())
     }
 
-    /// Decrypts the bytes that have arrived from all connections, and then handles them. Returns whether there were any.
-    fn open_batch(&mut self) -> bool {
-        if self.arrived.is_empty() {
+    /// Handles the batch. Returns whether that has ended this connection.
+    fn batch_ends(&mut self, conn: Option<ConnId>) -> bool {
+        if self.received.reads.is_empty() {
             return false;
         }
-        let mut arrived = core::mem::take(&mut self.arrived);
+        let conn = conn.filter(|&conn| self.server.has(conn));
+        self.decrypt_batch();
+        conn.is_some_and(|conn| !self.server.has(conn))
+    }
+
+    /// Decrypts the batch, then handles it, and then encrypts what the server has to send to its
+    /// connections.
+    fn decrypt_batch(&mut self) {
+        if self.received.reads.is_empty() {
+            return;
+        }
+        let ReceivedBatch { mut ciphertext, mut reads, mut decrypted } = core::mem::take(&mut self.received);
         let mut plaintext = core::mem::take(&mut self.plaintext);
-        let now = self.arrived_at;
         plaintext.clear();
         let mut start = 0;
-        for Arrived { conn, end, ended } in &mut arrived {
-            let bytes = &self.ciphertext[start..*end];
-            if let Some(Some(Transport::Tls(secured))) = self.transports.get_mut(conn.index as usize) {
-                *ended = secured.open(bytes, &mut plaintext);
+        for (conn, end) in reads.drain(..) {
+            if let Some(Transport::Tls(secured)) = self.transport_mut(conn) {
+                let outcome = secured.decrypt(&ciphertext[start..end], &mut plaintext);
+                decrypted.push(Decrypted { conn, end: plaintext.len(), outcome });
             }
-            (start, *end) = (*end, plaintext.len());
-        }
-        let mut start = 0;
-        for &Arrived { conn, end, ended } in &arrived {
-            // What others have sent may have ended the connection, and then there is nothing to be done.
-            let _ = self.serve(now, conn, &plaintext[start..end], ended);
             start = end;
         }
-        for &Arrived { conn, .. } in &arrived {
+        let mut start = 0;
+        for &Decrypted { conn, end, outcome } in &decrypted {
+            // What others have sent may have ended the connection, and then there is nothing to be done.
+            let _ = self.serve(self.now, conn, &plaintext[start..end], outcome);
+            start = end;
+        }
+        for Decrypted { conn, .. } in decrypted.drain(..) {
             self.seal(conn);
         }
-        self.ciphertext.clear();
-        arrived.clear();
-        (self.arrived, self.plaintext) = (arrived, plaintext);
-        true
+        ciphertext.clear();
+        (self.received, self.plaintext) = (ReceivedBatch { ciphertext, reads, decrypted }, plaintext);
     }
 
     /// Handles received bytes of a connection with TLS. Returns whether they caused a step of its handshake.
@@ -371,7 +387,7 @@ impl TlsServer {
         self.plaintext.clear();
         let handshaking = |stage: &TlsStage| stage.is_handshaking().then(|| stage.unsent().len());
         let before = handshaking(&secured.stage);
-        let ended = secured.open(bytes, &mut self.plaintext);
+        let outcome = secured.decrypt(bytes, &mut self.plaintext);
         // Bytes that complete no message of a handshake cost little.
         let is_step = before.is_some() && before != handshaking(&secured.stage);
         if !secured.is_bound
@@ -381,7 +397,7 @@ impl TlsServer {
             self.server.handle(now, Input::Secured { conn, channel })?;
         }
         let plaintext = core::mem::take(&mut self.plaintext);
-        let served = self.serve(now, conn, &plaintext, ended);
+        let served = self.serve(now, conn, &plaintext, outcome);
         self.plaintext = plaintext;
         served?;
         self.seal(conn);
@@ -394,13 +410,13 @@ impl TlsServer {
         now: Instant,
         conn: ConnId,
         bytes: &[u8],
-        ended: Result<bool, TlsFault>,
+        outcome: Result<bool, TlsFault>,
     ) -> Result<(), InputError> {
         if !bytes.is_empty() {
             self.server.handle(now, Input::Received { conn, bytes })?;
         }
         // The server may have ended the connection because of the bytes before.
-        match ended {
+        match outcome {
             Err(fault) => drop(self.server.handle(now, Input::TlsFailed { conn, fault })),
             Ok(true) => drop(self.server.handle(now, Input::ReadClosed { conn })),
             Ok(false) => {}
@@ -467,7 +483,7 @@ impl TlsServer {
 
 impl Secured {
     /// Decrypts received bytes to the end of `plaintext`. Returns whether the peer has ended TLS with them.
-    fn open(&mut self, bytes: &[u8], plaintext: &mut Vec<u8>) -> Result<bool, TlsFault> {
+    fn decrypt(&mut self, bytes: &[u8], plaintext: &mut Vec<u8>) -> Result<bool, TlsFault> {
         self.stage.receive(bytes, plaintext)?;
         Ok(self.stage.is_ended())
     }

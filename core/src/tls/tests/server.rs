@@ -305,6 +305,51 @@ fn what_has_arrived_from_many_connections_is_handled_in_a_row() {
 }
 
 #[test]
+fn bytes_of_one_connection_are_handled_in_the_order_of_arrival() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let client = &mut greeted(&mut rig, 1, &authority.client(None))[0];
+    let key = Key::raw(b"k");
+    let long = vec![b'3'; 5000];
+    let mut expected = Vec::new();
+    // A batch begins with the first, and the second belongs to it; the third is too long for a batch.
+    for value in [&b"1"[..], b"2", &long, b"4"] {
+        let request = c10d(Request::Append { key, value });
+        assert_eq!(client.stage.send(&request), request.len());
+        expected.extend_from_slice(value);
+        let bytes = client.stage.unsent().to_vec();
+        client.stage.sent(bytes.len());
+        rig.server.handle(NOW, Input::Received { conn: client.conn, bytes: &bytes }).expect("a legal input");
+    }
+    client.plaintext.clear();
+    client.send(&mut rig, &c10d(Request::Get { key })).expect("sent");
+    assert!(client.plaintext.ends_with(&expected), "{} bytes", client.plaintext.len());
+}
+
+#[test]
+fn all_that_a_connection_sent_before_it_ended_tls_is_handled() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let client = &mut greeted(&mut rig, 1, &authority.client(None))[0];
+    let add = c10d(Request::Add { key: Key::raw(b"k"), delta: 1 });
+    let arrive = |rig: &mut Rig, client: &mut Client| {
+        let bytes = client.stage.unsent().to_vec();
+        client.stage.sent(bytes.len());
+        rig.server.handle(NOW, Input::Received { conn: client.conn, bytes: &bytes }).expect("a legal input");
+    };
+    client.stage.send(&add);
+    arrive(&mut rig, client);
+    client.stage.send(&add);
+    client.stage.close();
+    arrive(&mut rig, client);
+    rig.feed(Input::ReadClosed { conn: client.conn });
+    assert_eq!(rig.server.stats().keys, 1);
+    assert_eq!(rig.closed.get(&client.conn), Some(&CloseReason::PeerClosed));
+    client.deliver(&mut rig).expect("the answers");
+    assert_eq!(client.plaintext, [1_i64.to_le_bytes(), 2_i64.to_le_bytes()].concat());
+}
+
+#[test]
 fn a_connection_may_end_after_bytes_that_are_not_handled_yet() {
     let authority = Authority::new();
     let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
