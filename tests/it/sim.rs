@@ -123,7 +123,7 @@ fn a_seed_is_played_the_same_each_time() {
 /// that is meant for it.
 #[test]
 fn every_sabotage_is_noticed() {
-    const RUNS: u64 = 12;
+    const RUNS: u64 = 24;
     for sabotage in Sabotage::STORE {
         let own_reason = match sabotage {
             Sabotage::DroppedByte | Sabotage::DoubledByte | Sabotage::FlippedBit => "breach of the protocol",
