@@ -228,8 +228,8 @@ pub struct SessionLimits {
     /// Maximum number of pending requests of one session.
     pub pending_max: usize,
     /// Maximum size of the copied keys that one session's requests wait for, of the names that it watches, of its leases,
-    /// of its node in a run and of its unfinished jobs, in bytes, including [`WAIT_COST_BYTES`] for each and [`REGISTRATION_COST_BYTES`] for
-    /// each key that is waited for.
+    /// of its unfinished jobs and of its node in a run, in bytes, including [`WAIT_COST_BYTES`] for each but the node, and
+    /// [`REGISTRATION_COST_BYTES`] for each key that is waited for.
     pub waiting_bytes_max: u64,
     /// Maximum time that a session outlives its connection.
     pub grace_max: Duration,

@@ -33,10 +33,10 @@ const BATCHED_READ_MAX: usize = 4 * 1024;
 
 /// A server whose clients may use TLS. Without a configuration it passes everything on.
 ///
-/// What has arrived from connections with TLS waits until it is drained with [`TlsServer::poll_output`], until another
-/// input than [`Input::Received`], or until there is much. A caller that reads several connections before it drains the
-/// outputs saves time; until then, what the server reports does not include these bytes. Each connection's bytes are one
-/// input of the [`Server`], with a budget of its own.
+/// What has arrived from connections with TLS waits for [`TlsServer::poll_output`], for another input than
+/// [`Input::Received`] and [`Input::Sent`], for 64 reads or for 64 KiB. A caller that reads several connections before it
+/// drains the outputs saves time; until then, what the server reports does not include these bytes. Each read is one input
+/// of the [`Server`], with a budget of its own.
 #[derive(Debug)]
 pub struct TlsServer {
     server: Server,
@@ -173,8 +173,8 @@ impl TlsServer {
         }
     }
 
-    /// Handles one input, as [`Server::handle`] does. An input about a connection that ends because of bytes that had
-    /// arrived before is no error.
+    /// Handles one input, as [`Server::handle`] does. If the connection ends because of bytes that waited for this input,
+    /// that is no error.
     ///
     /// # Errors
     /// The input does not fit the state, and has changed nothing.
@@ -184,7 +184,8 @@ impl TlsServer {
         if let Input::Received { conn, bytes } = input {
             return self.receive(now, conn, bytes);
         }
-        if self.batch_ends(input.conn()) {
+        // What was written before the batch is handled must not be written again if the batch ends the connection.
+        if !matches!(input, Input::Sent { .. }) && self.batch_ends(input.conn()) {
             return Ok(());
         }
         match input {
@@ -209,7 +210,7 @@ impl TlsServer {
         }
     }
 
-    /// Returns the next action. The caller drains it after every input.
+    /// Returns the next action. The caller drains it after the inputs that it has, before it sleeps.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.forget_closed();
         self.decrypt_batch();

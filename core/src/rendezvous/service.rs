@@ -71,8 +71,8 @@ pub struct RunStatus {
 /// Largest [`Join::round_min`] that takes effect. More round numbers remain above it than rounds can be formed.
 pub const ROUND_MIN_MAX: u64 = 1 << 53;
 
-/// A run with nodes that remembers more than this part of the limit forgets before runs without nodes are forgotten.
-const LARGE_RUN_SHARE: usize = 16;
+/// A run with nodes that remembers more than the limit divided by this forgets before runs without nodes are forgotten.
+const LARGE_RUN_DIVISOR: usize = 16;
 
 /// Index of a run in `Rendezvous::runs`, constant for the life of the run.
 type RunIndex = usize;
@@ -89,7 +89,7 @@ pub struct Rendezvous {
     /// the time at which its last node left.
     idle_runs: Index<(Idle, u64), RunIndex>,
     idle_count: u64,
-    /// The runs with nodes for which something is counted, that with most bytes first: their keys are inverted.
+    /// The runs with nodes for which something is counted, that with most bytes first: see [`rank_of`].
     remembering: Set<(u64, RunIndex)>,
     /// Sum of what is counted for each run.
     remembered_bytes: usize,
@@ -276,7 +276,7 @@ impl Rendezvous {
     /// Forgets the run that has been without nodes for longest, of the closed runs if there is one, unless it is the one that
     /// the input updates. Returns whether it has forgotten a run.
     fn forget_one(&mut self, updated: RunIndex) -> bool {
-        let first = self.idle_runs.first().filter(|(_, index)| *index != updated);
+        let first = self.idle_runs.iter().find(|(_, index)| *index != updated);
         let Some((_, index)) = first else { return false };
         let run = self.remove(index);
         self.effects.outputs.extend(run.kept().map(Output::Delete));
@@ -289,7 +289,7 @@ impl Rendezvous {
         let run = self.runs.remove(index);
         self.run_names.remove(run.id.as_bytes());
         self.remembered_bytes -= run.remembered_bytes;
-        self.remembering.remove((u64::MAX - run.remembered_bytes as u64, index));
+        self.remembering.remove((rank_of(&run), index));
         if let Some(key) = run.idle_key {
             self.idle_runs.remove(key);
         }
@@ -348,7 +348,8 @@ impl Rendezvous {
         while self.remembered_bytes > bytes_max {
             let largest =
                 self.remembering.first().and_then(|(_, index)| self.runs.get(index).zip(Some(index)));
-            let is_large = largest.is_some_and(|(run, _)| run.remembered_bytes > bytes_max / LARGE_RUN_SHARE);
+            let is_large =
+                largest.is_some_and(|(run, _)| run.remembered_bytes > bytes_max / LARGE_RUN_DIVISOR);
             let largest = largest.map(|(_, index)| index);
             if !is_large && self.forget_one(updated) {
                 continue;
@@ -364,11 +365,10 @@ impl Rendezvous {
     /// Counts what is remembered of a run.
     fn count(&mut self, index: RunIndex) {
         let Some(run) = self.runs.get_mut(index) else { return };
-        let key = |run: &Run| (u64::MAX - run.remembered_bytes as u64, index);
-        self.remembering.remove(key(run));
+        self.remembering.remove((rank_of(run), index));
         run.count_unowned(&mut self.remembered_bytes);
         if run.remembered_bytes > 0 && run.idle().is_none() {
-            self.remembering.insert(key(run));
+            self.remembering.insert((rank_of(run), index));
         }
     }
 
@@ -404,6 +404,11 @@ impl Rendezvous {
         }
         Ok(join.settings.validate()?)
     }
+}
+
+/// Returns a number that is smaller the more a run remembers.
+const fn rank_of(run: &Run) -> u64 {
+    u64::MAX - run.remembered_bytes as u64
 }
 
 const fn limit_exceeded(what: &'static str, given: usize, limit: usize) -> InputError {

@@ -48,7 +48,7 @@ struct Session {
     /// Frames `sent - window.len() + 1 ..= sent`.
     window: VecDeque<Kept>,
     window_bytes: u64,
-    /// Bytes charged for its waiting requests and its watches.
+    /// Bytes charged for what [`Sessions::charge`] names.
     waiting_bytes: u64,
 }
 
@@ -173,7 +173,7 @@ impl Sessions {
         holders.max().map(|(held, id)| (id, held))
     }
 
-    /// Charges a session for a request that waits, or for a watch. [`Sessions::discharge`] reverts it.
+    /// Charges a session for a request that waits or is not done, a watch, a lease, or a node in a run. [`Sessions::discharge`] reverts it.
     ///
     /// # Errors
     /// The session would exceed its limit. The error answers the request, and nothing was charged.

@@ -125,7 +125,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Number of slots for which the list of those of a MULTI_GET keeps its memory.
+/// Capacity that the list of slots keeps when a shorter MULTI_GET follows.
 const FOUND_KEPT: usize = 1024;
 
 /// Key/value store of one server.
@@ -277,7 +277,7 @@ impl Engine {
             Request::MultiGet { keys } => {
                 let (slots, joined) = (&self.slots, &mut self.joined);
                 self.found.clear();
-                self.found.shrink_to(FOUND_KEPT);
+                self.found.shrink_to(FOUND_KEPT.max(keys.len()));
                 self.found.reserve(keys.len());
                 let ids = keys.iter().map(|key| slots.find(contiguous_key(key, joined)));
                 self.found.extend(ids.map(|id| id.unwrap_or(NONE)));

@@ -441,7 +441,7 @@ impl Host {
         self.drain(context)
     }
 
-    /// Reads from a stream, and leaves the outputs for later, as the driver does.
+    /// Reads from a stream, several times at most, and leaves the outputs for later.
     fn read_some(&mut self, context: &mut SimContext, stream: Stream) -> Result<(), CheckError> {
         // One iteration has a budget. The rest is read in the next one.
         for _ in 0..1 + self.sim_rng.index(4) {

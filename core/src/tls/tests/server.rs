@@ -350,6 +350,36 @@ fn all_that_a_connection_sent_before_it_ended_tls_is_handled() {
 }
 
 #[test]
+fn what_was_written_is_not_written_again_when_the_connection_ends_because_of_earlier_bytes() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let client = &mut greeted(&mut rig, 1, &authority.client(None))[0];
+    let receive = |rig: &mut Rig, client: &mut Client, last_bit: u8| {
+        client.stage.send(&c10d(Request::Add { key: Key::raw(b"k"), delta: 1 }));
+        let mut bytes = client.stage.unsent().to_vec();
+        client.stage.sent(bytes.len());
+        *bytes.last_mut().expect("a record") ^= last_bit;
+        rig.server.handle(NOW, Input::Received { conn: client.conn, bytes: &bytes }).expect("a legal input");
+    };
+    rig.window = 10;
+    receive(&mut rig, client, 0);
+    while let Some(output) = rig.server.poll_output() {
+        if let Output::Transmit { conn } = output {
+            rig.write(conn);
+        }
+    }
+    // The socket takes more before the server learns that TLS has failed.
+    receive(&mut rig, client, 1);
+    rig.window = 10;
+    rig.write(client.conn);
+    rig.feed(Input::Tick);
+    assert_eq!(rig.closed.get(&client.conn), Some(&CloseReason::Tls(TlsFault::Violation)));
+    let got = rig.got.remove(&client.conn).expect("an answer, as far as it was sent, and an alert");
+    let received = client.stage.receive(&got, &mut client.plaintext);
+    assert!(matches!(received, Err(TlsFault::Alert(_))), "{received:?}");
+}
+
+#[test]
 fn a_connection_may_end_after_bytes_that_are_not_handled_yet() {
     let authority = Authority::new();
     let mut rig = Rig::new(Some(authority.server(&[HOST], None)));

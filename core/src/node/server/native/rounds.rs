@@ -22,8 +22,9 @@ const MEMBERS_MAX: usize = 4096;
 /// Most notifications that are left for later turns. Further ones are sent at once.
 const NOTIFICATIONS_MAX: usize = 1 << 14;
 
-/// Charge of a node in addition to what it sends with its Join, in bytes: its entries in the tables of its run.
-const NODE_COST_BYTES: u64 = 1024;
+/// Charge of a node in addition to what it sends with its Join, in bytes: its entries in the tables of its run, and the run,
+/// in which it may be alone.
+const NODE_COST_BYTES: u64 = 2688;
 
 /// Charge of a label of a node in addition to its bytes.
 const LABEL_COST_BYTES: u64 = 96;
@@ -134,26 +135,36 @@ impl Native {
             ClientFrame::Standby { .. } => Input::Standby { participant, join },
             _ => Input::Join { participant, join },
         };
-        let charge = cost(entry);
-        if let Err(fault) = self.sessions.charge(request.session, charge) {
+        let run_id = text("run id", entry.run_id)?.into();
+        let charged = self.parts.get(request.session).map_or(0, |part| part.charge);
+        let charge = cost(entry).max(charged);
+        if let Err(fault) = self.sessions.charge(request.session, charge - charged) {
             let text = String::from_utf8_lossy(fault.text).into();
             return Err(Refusal { first: fault.first, ..Refusal::new(fault.code, text) });
         }
-        let part = Part { join: request, run_id: text("run id", entry.run_id)?.into(), charge, parked: 0 };
+        let part = Part { join: request, run_id, charge, parked: 0 };
         let before = self.parts.insert(request.session, part);
         if let Err(error) = self.rendezvous.handle(context.now, input) {
-            self.remove_part(request.session);
-            if let Some(before) = before {
-                self.parts.insert(request.session, before);
-            }
+            match before {
+                Some(before) => self.parts.insert(request.session, before),
+                None => self.parts.remove(request.session),
+            };
+            self.sessions.discharge(request.session, charge - charged);
+            self.discharge_if_out(request.session);
             self.drain_rounds(context);
             return Err(refusal_of(&error));
         }
-        if let Some(before) = before {
-            self.sessions.discharge(request.session, before.charge);
-        }
         self.drain_rounds(context);
         Ok(())
+    }
+
+    /// Ends the charge for the node of a session if it is in no run any more. Notifications of its last run may follow.
+    fn discharge_if_out(&mut self, session: SessionId) {
+        if self.rendezvous.node_state(participant(session)).is_none()
+            && let Some(part) = self.parts.get_mut(session)
+        {
+            self.sessions.discharge(session, core::mem::take(&mut part.charge));
+        }
     }
 
     fn remove_part(&mut self, session: SessionId) -> Option<Part> {
@@ -301,6 +312,7 @@ impl Native {
         }
         // The participant is in the run, so this does not fail.
         let _ = self.rendezvous.handle(context.now, Input::Leave { participant });
+        self.discharge_if_out(request.session);
         self.drain_rounds(context);
         true
     }
@@ -410,6 +422,7 @@ impl Native {
         part.parked = part.parked.saturating_sub(1);
         let Part { join: request, run_id, .. } = part.clone();
         let run_id = Key::raw(run_id.as_bytes());
+        self.discharge_if_out(session);
         match event {
             Event::Seated => {
                 self.push(
@@ -511,7 +524,7 @@ fn text<'t>(what: &str, bytes: &'t [u8]) -> Result<&'t str, Refusal> {
     core::str::from_utf8(bytes).map_err(|_| Refusal::invalid(&format!("the {what} is not UTF-8")))
 }
 
-/// Returns what a session is charged for a node: its name is stored four times, and the run's id three times.
+/// Returns what a session is charged for a node. The factors contain what the allocator adds.
 fn cost(entry: &Entry<'_>) -> u64 {
     let labels =
         entry.labels.iter().map(|(name, value)| (name.len() + value.len()) as u64 + LABEL_COST_BYTES);

@@ -303,6 +303,27 @@ fn runs_without_nodes_are_forgotten_before_nodes_that_are_gone_and_those_of_the_
 }
 
 #[test]
+fn a_run_that_is_closed_makes_another_one_without_nodes_be_forgotten_and_no_node_that_is_gone() {
+    let mut world = world_of_bytes(64 << 10);
+    world.settings = RunSettings { cool_down: None, minimum_to_continue: 1, ..settings(1, 9) };
+    world.join_run("live", "a");
+    world.settings = RunSettings { cool_down: None, minimum_to_continue: 1, ..settings(3, 3) };
+    ["b", "c", "d"].into_iter().for_each(|node| drop(world.join_run("of three", node)));
+    world.die("c");
+    for number in 0..100 {
+        world.settings = settings(1, 1);
+        world.join_run(&format!("open{number}"), "e");
+        world.leave("e");
+    }
+    let runs = world.service.runs.len();
+    assert!(runs < 100);
+    // The only closed run would be the first to be forgotten, but it is the one that is being closed.
+    world.close_run(&"n".repeat(1000));
+    assert!(world.service.runs.len() <= runs);
+    assert_eq!(world.service.last_round("of three").map(|last| last.members.len()), Some(3));
+}
+
+#[test]
 fn a_run_goes_on_without_the_nodes_that_it_forgot() {
     let mut world = world_of_bytes(0);
     world.settings = RunSettings { minimum_to_continue: 2, ..settings(2, 4) };

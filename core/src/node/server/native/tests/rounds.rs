@@ -97,8 +97,8 @@ fn a_session_is_charged_for_its_node_as_long_as_it_is_in_a_run() {
     let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
     let held = |rig: &Rig| rig.server.native.as_ref().map_or(0, |native| native.held_bytes());
     let before = held(&rig);
-    // In thousands: beside about 1,100 bytes for each node, the sessions hold the answers, which are short.
-    let nodes = |rig: &Rig| (held(rig) - before) / 1000;
+    // Beside the charge for each node, the sessions hold the answers, which are short.
+    let nodes = |rig: &Rig| (held(rig) - before) / 2688;
     rig.ask(a, 1, &join("a"));
     assert_eq!(nodes(&rig), 1);
     rig.ask(a, 2, &join("a"));
@@ -109,6 +109,18 @@ fn a_session_is_charged_for_its_node_as_long_as_it_is_in_a_run() {
     rig.ask(a, 3, &ClientFrame::Leave { run_id: key("run") });
     rig.ask(b, 3, &ClientFrame::Leave { run_id: key("run") });
     assert_eq!(nodes(&rig), 0);
+    rig.ask(a, 4, &join("a"));
+    rig.ask(a, 5, &ClientFrame::Cancel { request: 4 });
+    assert_eq!(nodes(&rig), 0, "a Join that was cancelled");
+    rig.ask(a, 6, &join("a"));
+    rig.ask(b, 4, &join("b"));
+    rig.ask(a, 7, &ClientFrame::Close { run_id: key("run") });
+    assert_eq!(nodes(&rig), 2, "the round of a closed run goes on");
+    rig.ask(b, 5, &ClientFrame::Leave { run_id: key("run") });
+    assert_eq!(nodes(&rig), 1);
+    rig.lines(a);
+    assert!(rig.wanted(a, 8, &join("a"))[0].starts_with("8 Error RunClosed"));
+    assert_eq!(nodes(&rig), 0, "a refused Join takes the node out of the closed run");
     let session = SessionLimits { waiting_bytes_max: 1000, ..SessionLimits::default() };
     let mut rig = Rig::new(ServerLimits { session, ..ServerLimits::default() });
     let a = rig.open(0, "a");
