@@ -264,7 +264,7 @@ fn a_key_takes_about_what_it_is_charged() {
     assert!(more <= 12, "{more} bytes for a place in the order");
 }
 
-/// A rendezvous with this limit, which `fill` fills with what no session is charged for.
+/// Returns the bytes that a rendezvous with this limit holds after `fill` has given it its inputs.
 fn rendezvous_bytes(limit: usize, fill: impl Fn(&mut dyn FnMut(RendezvousInput))) -> i64 {
     let limits = RendezvousLimits { remembered_bytes_max: limit, ..RendezvousLimits::default() };
     let (service, held) = held_bytes(|| {
@@ -353,7 +353,7 @@ fn what_a_rendezvous_remembers_takes_about_what_it_counts() {
     }
 }
 
-/// What nodes in runs of `of_run` nodes take, and what their sessions are charged, in bytes for each node.
+/// Returns how many bytes each node takes in runs of `of_run` nodes, and how many its session is charged.
 fn node_bytes(of_run: usize, label_count: u8) -> (i64, i64) {
     const NODES: u32 = 1000;
     let mut rig = Rig::new(ServerLimits::default());

@@ -202,7 +202,7 @@ impl TlsServer {
             }
             Input::AcceptFailed if self.held_up() > 0 => Ok(()),
             Input::Tick => {
-                self.serve_waiting(now)?;
+                self.serve_waiting()?;
                 self.server.handle(now, input)
             }
             Input::Sent { conn, bytes } if self.transport(conn).is_some() => self.sent(now, conn, bytes),
@@ -304,7 +304,7 @@ impl TlsServer {
         if !secured.stage.is_handshaking() {
             if bytes.len() > BATCHED_READ_MAX {
                 let has_ended = self.batch_ends(Some(conn));
-                return if has_ended { Ok(()) } else { self.decrypt(now, conn, bytes).map(drop) };
+                return if has_ended { Ok(()) } else { self.decrypt(conn, bytes).map(drop) };
             }
             received.ciphertext.extend_from_slice(bytes);
             received.reads.push((conn, received.ciphertext.len()));
@@ -322,7 +322,7 @@ impl TlsServer {
     }
 
     /// Goes on with the handshakes that have waited for longest, until one has done a step.
-    fn serve_waiting(&mut self, now: Instant) -> Result<(), InputError> {
+    fn serve_waiting(&mut self) -> Result<(), InputError> {
         self.left_waiting = 0;
         for _ in 0..LOOKS_PER_TICK {
             let Some(conn) = self.waiting.pop_front() else { break };
@@ -332,7 +332,7 @@ impl TlsServer {
                 continue;
             }
             self.readable.push_back(conn);
-            if self.decrypt(now, conn, &bytes)? {
+            if self.decrypt(conn, &bytes)? {
                 self.left_waiting = self.waiting.len();
                 break;
             }
@@ -350,8 +350,7 @@ impl TlsServer {
         conn.is_some_and(|conn| !self.server.has(conn))
     }
 
-    /// Decrypts the batch, then handles it, and then encrypts what the server has to send to its
-    /// connections.
+    /// Decrypts the batch, then handles it, and then encrypts what the server has to send to its connections.
     fn decrypt_batch(&mut self) {
         if self.received.reads.is_empty() {
             return;
@@ -370,7 +369,7 @@ impl TlsServer {
         let mut start = 0;
         for &Decrypted { conn, end, outcome } in &decrypted {
             // What others have sent may have ended the connection, and then there is nothing to be done.
-            let _ = self.serve(self.now, conn, &plaintext[start..end], outcome);
+            let _ = self.serve(conn, &plaintext[start..end], outcome);
             start = end;
         }
         for Decrypted { conn, .. } in decrypted.drain(..) {
@@ -381,7 +380,7 @@ impl TlsServer {
     }
 
     /// Handles received bytes of a connection with TLS. Returns whether they caused a step of its handshake.
-    fn decrypt(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<bool, InputError> {
+    fn decrypt(&mut self, conn: ConnId, bytes: &[u8]) -> Result<bool, InputError> {
         let Some(Some(Transport::Tls(secured))) = self.transports.get_mut(conn.index as usize) else {
             return Ok(false);
         };
@@ -395,10 +394,10 @@ impl TlsServer {
             && let Some(channel) = secured.stage.binding()
         {
             secured.is_bound = true;
-            self.server.handle(now, Input::Secured { conn, channel })?;
+            self.server.handle(self.now, Input::Secured { conn, channel })?;
         }
         let plaintext = core::mem::take(&mut self.plaintext);
-        let served = self.serve(now, conn, &plaintext, outcome);
+        let served = self.serve(conn, &plaintext, outcome);
         self.plaintext = plaintext;
         served?;
         self.seal(conn);
@@ -408,11 +407,11 @@ impl TlsServer {
     /// Handles the plaintext that a connection has sent, and the end of TLS if it follows.
     fn serve(
         &mut self,
-        now: Instant,
         conn: ConnId,
         bytes: &[u8],
         outcome: Result<bool, TlsFault>,
     ) -> Result<(), InputError> {
+        let now = self.now;
         if !bytes.is_empty() {
             self.server.handle(now, Input::Received { conn, bytes })?;
         }

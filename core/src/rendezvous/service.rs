@@ -89,7 +89,7 @@ pub struct Rendezvous {
     /// the time at which its last node left.
     idle_runs: Index<(Idle, u64), RunIndex>,
     idle_count: u64,
-    /// The runs with nodes for which something is counted, that with most bytes first: see [`rank_of`].
+    /// The runs with nodes for which something is counted, that with most bytes first: see [`size_key`].
     remembering: Set<(u64, RunIndex)>,
     /// Sum of what is counted for each run.
     remembered_bytes: usize,
@@ -289,7 +289,7 @@ impl Rendezvous {
         let run = self.runs.remove(index);
         self.run_names.remove(run.id.as_bytes());
         self.remembered_bytes -= run.remembered_bytes;
-        self.remembering.remove((rank_of(&run), index));
+        self.remembering.remove((size_key(&run), index));
         if let Some(key) = run.idle_key {
             self.idle_runs.remove(key);
         }
@@ -346,12 +346,10 @@ impl Rendezvous {
     fn forget_excess(&mut self, updated: RunIndex) {
         let bytes_max = self.limits.remembered_bytes_max;
         while self.remembered_bytes > bytes_max {
-            let largest =
-                self.remembering.first().and_then(|(_, index)| self.runs.get(index).zip(Some(index)));
-            let is_large =
-                largest.is_some_and(|(run, _)| run.remembered_bytes > bytes_max / LARGE_RUN_DIVISOR);
-            let largest = largest.map(|(_, index)| index);
-            if !is_large && self.forget_one(updated) {
+            let largest = self.remembering.first().map(|(_, index)| index);
+            let largest_bytes =
+                largest.and_then(|index| self.runs.get(index)).map_or(0, |run| run.remembered_bytes);
+            if largest_bytes <= bytes_max / LARGE_RUN_DIVISOR && self.forget_one(updated) {
                 continue;
             }
             let Some(index) = largest else { return };
@@ -365,10 +363,10 @@ impl Rendezvous {
     /// Counts what is remembered of a run.
     fn count(&mut self, index: RunIndex) {
         let Some(run) = self.runs.get_mut(index) else { return };
-        self.remembering.remove((rank_of(run), index));
+        self.remembering.remove((size_key(run), index));
         run.count_unowned(&mut self.remembered_bytes);
         if run.remembered_bytes > 0 && run.idle().is_none() {
-            self.remembering.insert((rank_of(run), index));
+            self.remembering.insert((size_key(run), index));
         }
     }
 
@@ -406,8 +404,8 @@ impl Rendezvous {
     }
 }
 
-/// Returns a number that is smaller the more a run remembers.
-const fn rank_of(run: &Run) -> u64 {
+/// Returns a number that is the smaller the more a run remembers.
+const fn size_key(run: &Run) -> u64 {
     u64::MAX - run.remembered_bytes as u64
 }
 

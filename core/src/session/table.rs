@@ -173,7 +173,8 @@ impl Sessions {
         holders.max().map(|(held, id)| (id, held))
     }
 
-    /// Charges a session for a request that waits or is not done, a watch, a lease, or a node in a run. [`Sessions::discharge`] reverts it.
+    /// Charges a session for a request that waits or is not done, a watch, a lease, or a node in a run.
+    /// [`Sessions::discharge`] reverts it.
     ///
     /// # Errors
     /// The session would exceed its limit. The error answers the request, and nothing was charged.

@@ -251,7 +251,7 @@ impl fmt::Display for Shortfall {
             f.write_str("; missing of the last round: ")?;
         }
         if self.missing_count > 0 && self.missing.is_empty() {
-            return write!(f, "{}, whose names are forgotten", self.missing_count);
+            return write!(f, "{} no longer known by name", self.missing_count);
         }
         for (at, (node, member_state)) in self.missing.iter().enumerate() {
             write!(f, "{}{node} ({member_state})", if at == 0 { "" } else { ", " })?;

@@ -78,10 +78,8 @@ impl World {
     fn check_records(&self) {
         for (_, run) in &self.service.runs {
             let Some(record) = &run.record else { continue };
-            let (there, gone): (Vec<_>, Vec<_>) = record
-                .members
-                .iter()
-                .partition(|member| matches!(member.member_state, MemberState::Present | MemberState::Back));
+            let (gone, there): (Vec<_>, Vec<_>) =
+                record.members.iter().partition(|member| member.member_state.is_gone());
             assert!(there.iter().all(|member| run.has_node(&member.node)), "{record:?}");
             assert_eq!(record.gone_bytes, gone.iter().map(|member| member.bytes()).sum::<usize>());
         }

@@ -24,7 +24,7 @@ const NOTIFICATIONS_MAX: usize = 1 << 14;
 
 /// Charge of a node in addition to what it sends with its Join, in bytes: its entries in the tables of its run, and the run,
 /// in which it may be alone.
-const NODE_COST_BYTES: u64 = 2688;
+pub(super) const NODE_COST_BYTES: u64 = 2688;
 
 /// Charge of a label of a node in addition to its bytes.
 const LABEL_COST_BYTES: u64 = 96;

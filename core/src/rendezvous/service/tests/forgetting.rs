@@ -343,8 +343,7 @@ fn a_run_goes_on_without_the_nodes_that_it_forgot() {
 
 #[test]
 fn nodes_that_are_forgotten_are_missing_without_a_name() {
-    for (dead, missing) in [("c", "b (has not rejoined) and 1 more"), ("b c", "2, whose names are forgotten")]
-    {
+    for (dead, missing) in [("c", "b (has not rejoined) and 1 more"), ("b c", "2 no longer known by name")] {
         let mut world = world_of_bytes(0);
         world.settings = settings(3, 3);
         world.join_all("a b c");

@@ -31,7 +31,8 @@ fn a_session_waits_and_watches_within_its_bound_and_has_it_back_when_that_is_ove
     assert_eq!(rig.wanted(conn, 2, &watch), ["2 Done"]);
     let held = rig.server.stats().buffered_bytes;
     assert!(held >= idle + 600, "{held} bytes");
-    let refusal = "Error TooMany 1000 0 bytes of requests that wait or are not done, of watches, of leases and of a node in a run";
+    let refusal = "Error TooMany 1000 0 bytes of requests that wait or are not done, of watches, of leases and of a \
+                   node in a run";
     for (id, frame) in [
         (3, wait(&long)),
         (4, ClientFrame::QueuePop { timeout_ms: 1000, key: key(&long) }),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::limits::{RendezvousLimits, SessionLimits};
+use crate::node::server::native::rounds::NODE_COST_BYTES;
 
 #[test]
 fn nodes_meet_and_hear_of_each_others_end_at_once() {
@@ -98,7 +99,7 @@ fn a_session_is_charged_for_its_node_as_long_as_it_is_in_a_run() {
     let held = |rig: &Rig| rig.server.native.as_ref().map_or(0, |native| native.held_bytes());
     let before = held(&rig);
     // Beside the charge for each node, the sessions hold the answers, which are short.
-    let nodes = |rig: &Rig| (held(rig) - before) / 2688;
+    let nodes = |rig: &Rig| (held(rig) - before) / NODE_COST_BYTES;
     rig.ask(a, 1, &join("a"));
     assert_eq!(nodes(&rig), 1);
     rig.ask(a, 2, &join("a"));
