@@ -78,8 +78,12 @@ pub(super) struct Host {
     strangers: usize,
     due: Option<Instant>,
     frozen: bool,
-    /// Notices that arrived while the process was frozen.
-    missed: Vec<Notice>,
+    /// Notices for the next iteration of the process's loop.
+    notices: Vec<Notice>,
+    /// Longest time from a notice to the iteration that handles it, while other work keeps the process busy.
+    iteration_delay_max: Duration,
+    /// When the next iteration handles the notices.
+    iteration_at: Option<Instant>,
     clock: Clock,
     /// Events of sessions and runs that the world has not taken yet.
     pub(super) notable: Vec<Event>,
@@ -114,6 +118,8 @@ impl Host {
         let clock = if conduct == ClientConduct::Late { Clock::any(&mut sim_rng) } else { Clock::WORLD };
         let limits = accepting.limit(limits);
         let machine = Some(security.start(limits, instance(&mut sim_rng, 0)));
+        let is_busy = sabotage == Sabotage::None && conduct != ClientConduct::Any;
+        let iteration_delay_max = if is_busy { sim_rng.pick(&ITERATION_DELAYS_MAX) } else { Duration::ZERO };
         Self {
             sim_rng,
             conduct,
@@ -130,7 +136,9 @@ impl Host {
             strangers: 0,
             due: None,
             frozen: false,
-            missed: Vec::new(),
+            notices: Vec::new(),
+            iteration_delay_max,
+            iteration_at: None,
             clock,
             notable: Vec::new(),
             accept_counts: [0; 3],
@@ -166,7 +174,8 @@ impl Host {
         context.network.listening = false;
         self.machine = None;
         self.frozen = false;
-        for notice in core::mem::take(&mut self.missed) {
+        self.iteration_at = None;
+        for notice in core::mem::take(&mut self.notices) {
             if let Notice::Accept(stream) = notice {
                 context.network.abort(context.now, stream, Side::Server);
             }
@@ -215,14 +224,6 @@ impl Host {
     pub(super) fn thaw(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
         self.frozen = false;
         self.clock.may_step(&mut self.sim_rng);
-        let mut missed = core::mem::take(&mut self.missed);
-        if self.accepting.is_limited() {
-            // Greetings that have arrived are read first, so that no connection loses its place in spite of its own.
-            missed.sort_by_key(|notice| matches!(notice, Notice::Accept(_)));
-        }
-        for notice in missed {
-            self.noticed(context, notice)?;
-        }
         self.tick(context)
     }
 
@@ -231,28 +232,50 @@ impl Host {
             // The kernel of this process has accepted the connection.
             context.network.set_epoch(stream, self.epoch);
         }
+        self.notices.push(notice);
         if self.frozen {
-            self.missed.push(notice);
             return Ok(());
         }
-        match notice {
-            Notice::Accept(stream) => {
-                self.accepting.arrived(Peer::Stream(stream), context.stormy);
-                self.accept(context)?;
-                self.accept_counts[0] += u64::from(self.accepting.is_waiting());
-                self.enter_due(context);
-                Ok(())
-            }
-            Notice::Readable(stream, _) => self.read(context, stream),
-            Notice::Writable(stream, _) => {
-                if let Some(&conn) = self.conns.get(&stream) {
-                    self.write(context, conn, stream)?;
-                    self.drain(context)?;
-                }
-                Ok(())
-            }
-            Notice::Connected(_) | Notice::Refused(_) => Ok(()),
+        if self.iteration_delay_max == Duration::ZERO {
+            return self.iterate(context);
         }
+        if self.iteration_at.is_none() {
+            let delay = self.sim_rng.span(Duration::ZERO, self.iteration_delay_max);
+            self.iteration_at = Some(context.now + delay);
+            self.enter_due(context);
+        }
+        Ok(())
+    }
+
+    /// Handles the notices, in the order of the socket driver: it accepts after it has read, since a further connection
+    /// may take the place of one without a greeting, and it looks at the time last. Then it does what the machine asks for.
+    fn iterate(&mut self, context: &mut SimContext) -> Result<(), CheckError> {
+        self.iteration_at = None;
+        let notices = core::mem::take(&mut self.notices);
+        let mut has_arrived = false;
+        for &notice in &notices {
+            match notice {
+                Notice::Readable(stream, _) => self.read(context, stream)?,
+                Notice::Accept(stream) => {
+                    has_arrived = true;
+                    self.accepting.arrived(Peer::Stream(stream), context.stormy);
+                }
+                _ => {}
+            }
+        }
+        self.accept(context)?;
+        self.accept_counts[0] += u64::from(has_arrived && self.accepting.is_waiting());
+        for &notice in &notices {
+            if let Notice::Writable(stream, _) = notice
+                && let Some(&conn) = self.conns.get(&stream)
+            {
+                self.write(context, conn, stream)?;
+            }
+        }
+        if self.tick_due().is_some_and(|at| at <= context.now) {
+            self.give(context, Input::Tick)?;
+        }
+        self.drain(context)
     }
 
     /// Accepts connections for as long as the machine allows it.
@@ -264,7 +287,7 @@ impl Host {
                 None => {
                     context.note(format_args!("the server has no descriptor left"));
                     self.accept_counts[1] += 1;
-                    self.feed(context, Input::AcceptFailed)?;
+                    self.give(context, Input::AcceptFailed)?;
                 }
             }
         }
@@ -278,20 +301,20 @@ impl Host {
         if let Peer::Stream(stream) = peer {
             self.conns.insert(stream, conn);
             context.note(format_args!("server accepts {stream} as {conn:?}"));
-            if self.accepting.is_limited() {
+            if self.accepting.is_limited() || self.iteration_delay_max > Duration::ZERO {
                 // Bytes may have arrived before.
                 context.network.read_on(context.now, stream, Side::Server);
             }
-            return self.feed(context, Input::Accepted { conn, peer: ADDRESS });
+            return self.give(context, Input::Accepted { conn, peer: ADDRESS });
         }
         self.strangers += 1;
         context.note(format_args!("server accepts a stranger as {conn:?}"));
-        self.feed(context, Input::Accepted { conn, peer: ADDRESS })?;
+        self.give(context, Input::Accepted { conn, peer: ADDRESS })?;
         let greeting = frames::greeting();
         // The beginning of a TLS handshake ends a connection at once where there is no TLS.
         let tls: &[u8] = if self.security == Security::Tls { &[22, 3, 1] } else { &[] };
         let bytes = self.accepting.choose(&[&[], &greeting[..1], tls]);
-        if bytes.is_empty() { Ok(()) } else { self.feed(context, Input::Received { conn, bytes }) }
+        if bytes.is_empty() { Ok(()) } else { self.give(context, Input::Received { conn, bytes }) }
     }
 
     /// Returns when the process accepts the next connection that waits, by its clock.
@@ -309,7 +332,7 @@ impl Host {
         context.note(format_args!("the server reads its tokens: {file:?}"));
         self.token_file = file;
         let access = tokens::access(&self.token_file);
-        self.feed(context, Input::Access(&access))
+        self.give(context, Input::Access(&access))
     }
 
     /// Returns the number of the client at the other end of a connection.
@@ -322,15 +345,7 @@ impl Host {
         if self.due.is_some_and(|due| due <= context.now) {
             self.due = None;
         }
-        if self.frozen {
-            return Ok(());
-        }
-        self.accept(context)?;
-        if self.tick_due().is_some_and(|at| at <= context.now) {
-            self.feed(context, Input::Tick)?;
-        }
-        self.enter_due(context);
-        Ok(())
+        if self.frozen { Ok(()) } else { self.iterate(context) }
     }
 
     /// Sends a request of the saboteur to the store.
@@ -436,13 +451,8 @@ impl Host {
             .map_err(|error| CheckError(format!("the server says {error}")))
     }
 
-    fn read(&mut self, context: &mut SimContext, stream: Stream) -> Result<(), CheckError> {
-        self.read_some(context, stream)?;
-        self.drain(context)
-    }
-
     /// Reads from a stream, several times at most, and leaves the outputs for later.
-    fn read_some(&mut self, context: &mut SimContext, stream: Stream) -> Result<(), CheckError> {
+    fn read(&mut self, context: &mut SimContext, stream: Stream) -> Result<(), CheckError> {
         // One iteration has a budget. The rest is read in the next one.
         for _ in 0..1 + self.sim_rng.index(4) {
             let Some(&conn) = self.conns.get(&stream) else { return Ok(()) };
@@ -615,7 +625,7 @@ impl Host {
 
     fn next_due(&self) -> Option<Instant> {
         let accept_due = self.accept_due().and_then(|at| self.clock.when(at));
-        self.tick_due().into_iter().chain(accept_due).min()
+        [self.tick_due(), accept_due, self.iteration_at].into_iter().flatten().min()
     }
 
     fn enter_due(&mut self, context: &mut SimContext) {
@@ -629,6 +639,9 @@ impl Host {
     }
 }
 
+/// For how long the process may be busy. In half of the worlds it handles each notice at once.
+const ITERATION_DELAYS_MAX: [Duration; 4] =
+    [Duration::ZERO, Duration::ZERO, Duration::from_millis(1), Duration::from_millis(10)];
 /// Shorter than any heartbeat timeout.
 const SABOTEUR_HEARTBEAT: Duration = Duration::from_millis(50);
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4711);
