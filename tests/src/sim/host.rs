@@ -301,10 +301,8 @@ impl Host {
         if let Peer::Stream(stream) = peer {
             self.conns.insert(stream, conn);
             context.note(format_args!("server accepts {stream} as {conn:?}"));
-            if self.accepting.is_limited() || self.iteration_delay_max > Duration::ZERO {
-                // Bytes may have arrived before.
-                context.network.read_on(context.now, stream, Side::Server);
-            }
+            // Bytes may have arrived before.
+            context.network.read_on(context.now, stream, Side::Server);
             return self.give(context, Input::Accepted { conn, peer: ADDRESS });
         }
         self.strangers += 1;
