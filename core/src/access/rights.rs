@@ -63,14 +63,14 @@ impl fmt::Display for Denied<'_> {
 
 impl Right {
     /// Returns whether the right covers a need. `run_of` returns the run to whose rounds a key belongs.
-    fn covers<'k>(&self, need: Denied<'k>, run_of: &impl Fn(&'k [u8]) -> Option<&'k [u8]>) -> bool {
+    /// Returns whether the right covers a need that concerns this run, if any.
+    fn covers(&self, need: Denied<'_>, run_id: Option<&[u8]>) -> bool {
         match (self, need) {
             (Self::Read(prefix), Denied::Read(key))
             | (Self::Write(prefix), Denied::Read(key) | Denied::Write(key)) => key.name().starts_with(prefix),
-            (Self::Run(_), Denied::Read(key) | Denied::Write(key)) => {
-                run_of(key.name()).is_some_and(|run_id| self.covers_run(run_id))
+            (Self::Run(_), Denied::Read(_) | Denied::Write(_) | Denied::Run(_)) => {
+                run_id.is_some_and(|run_id| self.covers_run(run_id))
             }
-            (Self::Run(_), Denied::Run(run_id)) => self.covers_run(run_id.name()),
             (Self::Write(_) | Self::Run(_), Denied::AnyWrite) => true,
             _ => false,
         }
@@ -145,7 +145,13 @@ impl Rights {
     ) -> Result<(), Denied<'k>> {
         let Self::Any(rights) = self else { return Ok(()) };
         let need = |need: Denied<'k>| {
-            if rights.iter().any(|right| right.covers(need, run_of)) { Ok(()) } else { Err(need) }
+            // Once for all rights, since it takes time in proportion to the key.
+            let run_id = match need {
+                Denied::Read(key) | Denied::Write(key) => run_of(key.name()),
+                Denied::Run(run_id) => Some(run_id.name()),
+                Denied::AnyWrite | Denied::All => None,
+            };
+            if rights.iter().any(|right| right.covers(need, run_id)) { Ok(()) } else { Err(need) }
         };
         let write = |write: Write<'k>| {
             need(Denied::Write(match write {

@@ -87,13 +87,17 @@ impl Tokens {
     /// cannot be tried out more cheaply than secrets.
     pub fn challenge(&self, field: &[u8], nonce: Bytes32) -> Option<Challenge> {
         let AuthField { step: Step::Offer, bytes, token } = AuthField::parse(field)? else { return None };
-        let known = self.0.iter().find(|other| other.name.as_bytes() == token);
+        let known = self.find(token);
         let (is_known, token) = (known.is_some(), Arc::clone(known.unwrap_or(&self.0[0])));
         Some(Challenge {
             token,
             is_known,
             exchange: Exchange { client: bytes, server: nonce, ..Exchange::default() },
         })
+    }
+
+    fn find(&self, name: &[u8]) -> Option<&Arc<AuthToken>> {
+        self.0.iter().find(|token| token.name.as_bytes() == name)
     }
 }
 
@@ -138,21 +142,28 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// Checks the proof in a second HELLO, which arrived through the encrypted channel with this binding, or zeros.
-    /// Returns the client's token, and the server's proof.
-    pub fn verify(self, hello: &ClientFrame<'_>, channel: Bytes32) -> Option<(Arc<AuthToken>, Bytes32)> {
+    /// Checks the proof in a second HELLO, which arrived through the encrypted channel with this binding, or zeros. The
+    /// server has these tokens by now: a token that was removed after the first HELLO proves nothing, and one that was
+    /// replaced has its present rights. Returns the client's token, and the server's proof.
+    pub fn verify(
+        self,
+        tokens: &Tokens,
+        hello: &ClientFrame<'_>,
+        channel: Bytes32,
+    ) -> Option<(Arc<AuthToken>, Bytes32)> {
         let exchange = Exchange { channel, ..self.exchange };
         let ClientFrame::Hello { auth, .. } = *hello else { return None };
         let AuthField { step: Step::Proof, bytes, token: name } = AuthField::parse(auth)? else {
             return None;
         };
-        let Self { token, is_known, .. } = self;
+        let current = tokens.find(self.token.name.as_bytes()).filter(|_| self.is_known);
+        let (is_known, token) = (current.is_some(), current.unwrap_or(&self.token));
         let unproven = AuthField { step: Step::Proof, bytes: [0; 32], token: name }.encode();
         let is_right = token.key.accepts(Prover::Client, &exchange, &hello.with_auth(&unproven), &bytes);
         // Looked at last, so that a wrong name takes as long as a wrong secret.
         let is_right = is_right && is_known && token.name.as_bytes() == name;
         let proof = is_right.then(|| token.key.proof(Prover::Server, &exchange, hello))?;
-        Some((token, proof))
+        Some((Arc::clone(token), proof))
     }
 }
 

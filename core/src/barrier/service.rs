@@ -476,10 +476,12 @@ impl Barriers {
             let awaits = |&id: &BarrierId| {
                 let barrier = &self.barriers[id];
                 // Another name may have the same hash.
-                could_arrive(&barrier.key) && barrier.members.find(name, &self.hasher).is_some()
+                barrier.members.find(name, &self.hasher).is_some() && could_arrive(&barrier.key)
             };
+            let mut looked_at = 0;
             let same_hash = self.awaited_names.of(self.hasher.of(name)).map(|(_, id)| id);
-            let awaiting: Vec<BarrierId> = same_hash.filter(awaits).collect();
+            let awaiting: Vec<BarrierId> = same_hash.inspect(|_| looked_at += 1).filter(awaits).collect();
+            self.work += looked_at;
             awaiting.into_iter().for_each(|id| self.break_later(id, name, why, None));
         }
         self.break_some();

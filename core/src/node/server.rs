@@ -679,7 +679,6 @@ impl Server {
         }
         self.pacing.forget_light(id);
         self.stats.connections -= 1;
-        self.stats.buffered_bytes -= conn.charged;
         if let Some(slots) = self.conns.shrink_slots(self.stats.connections) {
             self.engine.forget_places(slots);
             self.closes.shrink_to(slots);

@@ -116,6 +116,11 @@ impl Rendezvous {
         }
     }
 
+    /// Returns the limits.
+    pub const fn limits(&self) -> &RendezvousLimits {
+        &self.limits
+    }
+
     /// Handles an input.
     ///
     /// # Errors

@@ -460,7 +460,7 @@ impl World {
                 self.send_down(conn, out.0);
             }
         }
-        if self.sessions.poll_timeout().is_some_and(|due| due <= now) {
+        while self.sessions.poll_timeout().is_some_and(|due| due <= now) {
             self.sessions.handle(now, Input::Tick).expect("always legal");
             self.execute()?;
         }

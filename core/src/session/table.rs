@@ -81,6 +81,12 @@ impl Scratch {
     }
 }
 
+/// Most sessions that one tick checks, of which it ends one.
+pub(crate) const CHECKS_PER_TICK: u32 = 64;
+/// Shortest time between two checks of a session that is not due to end. A client may ask for heartbeats of a few
+/// milliseconds, and the checks would then cost more than its frames.
+const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
+
 /// Most capacity that an empty buffer keeps, in bytes.
 const SCRATCH_KEPT: usize = 64 * 1024;
 
@@ -553,8 +559,8 @@ impl Sessions {
     }
 
     /// Sets the next time at which the session is checked. Received frames do not move it: the check considers them. A
-    /// session is checked once per heartbeat interval. If the server wakes up late for that, it detects that its
-    /// process was not running before it takes the client for silent.
+    /// session is checked once per heartbeat interval, or once a second if that is longer. If the server wakes up late for
+    /// that, it detects that its process was not running before it takes the client for silent.
     #[inline(never)]
     fn arm(&mut self, now: Instant, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -564,27 +570,33 @@ impl Sessions {
         if let Some(span) = session.heartbeat_timeout() {
             let due = match session.granted.heartbeat_ms {
                 0 => session.last_received_at + span,
-                millis => (session.last_received_at + span).min(now + Duration::from_millis(millis.into())),
+                millis => {
+                    let interval = CHECK_INTERVAL_MIN.max(Duration::from_millis(millis.into()));
+                    (session.last_received_at + span).min(now + interval)
+                }
             };
             session.armed = Some(due);
             self.deadlines.insert((due, id));
         }
     }
 
+    /// Checks sessions that are due, until one has ended.
     fn tick(&mut self, now: Instant) {
-        while let Some((due, id)) = self.deadlines.first().filter(|&(due, _)| due <= now) {
+        for _ in 0..CHECKS_PER_TICK {
+            let Some((due, id)) = self.deadlines.first().filter(|&(due, _)| due <= now) else { return };
             let Some(session) = self.sessions.get(id) else {
                 self.deadlines.remove((due, id));
                 continue;
             };
             if session.heartbeat_timeout().is_some_and(|span| session.last_received_at + span > now) {
                 self.arm(now, id);
-            } else if session.state == ServerState::Attached {
-                self.event(now, id, ServerEvent::Silent, Why::Heartbeat);
-            } else {
-                let why = session.lost;
-                self.event(now, id, ServerEvent::GracePassed, why);
+                continue;
             }
+            let (event, why) = match session.state {
+                ServerState::Attached => (ServerEvent::Silent, Why::Heartbeat),
+                _ => (ServerEvent::GracePassed, session.lost),
+            };
+            return self.event(now, id, event, why);
         }
     }
 }

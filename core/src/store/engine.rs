@@ -495,7 +495,7 @@ impl Engine {
                 }
             };
             let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
-            if !self.slots[slot].is_ready() {
+            if !self.slots[slot].is_ready() && !self.waits.is_registered(id, slot, &self.slots) {
                 self.waits.register(id, slot, &mut self.slots);
             }
         }

@@ -144,7 +144,7 @@ fn access(bytes: &[u8], text: &str) {
             node: b"n",
             auth: &proof,
         };
-        assert!(challenge.verify(&hello, [0; 32]).is_none());
+        assert!(challenge.verify(&tokens, &hello, [0; 32]).is_none());
     }
 }
 

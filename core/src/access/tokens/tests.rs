@@ -22,7 +22,7 @@ fn prove_to(tokens: &Tokens, text: &str, spoil: impl Fn(&mut Vec<u8>)) -> Option
     assert!(client.challenged([2; 32]));
     let mut field = client.prove(&plain_hello(b"node"), [0; 32]).to_vec();
     spoil(&mut field);
-    let verified = challenge.verify(&plain_hello(b"node").with_auth(&field), [0; 32]);
+    let verified = challenge.verify(tokens, &plain_hello(b"node").with_auth(&field), [0; 32]);
     if let Some((_, proof)) = &verified {
         assert!(client.proven(proof));
     }
@@ -75,7 +75,7 @@ fn a_proof_for_another_name_than_was_offered_is_not_accepted() {
         let challenge = tokens().challenge(&offer, [2; 32]).unwrap();
         client.challenged([2; 32]);
         let field = client.prove(&plain_hello(b"node"), [0; 32]).to_vec();
-        assert!(challenge.verify(&plain_hello(b"node").with_auth(&field), [0; 32]).is_none());
+        assert!(challenge.verify(&tokens(), &plain_hello(b"node").with_auth(&field), [0; 32]).is_none());
     }
 }
 
@@ -87,11 +87,14 @@ fn a_recorded_proof_is_worthless_on_another_connection_or_for_another_hello() {
     let field = client.prove(&plain_hello(b"node"), [0; 32]).to_vec();
     let challenge = |nonce| tokens().challenge(&offer, nonce).unwrap();
     let recorded = plain_hello(b"node").with_auth(&field);
-    assert!(challenge([2; 32]).verify(&recorded, [0; 32]).is_some());
-    assert!(challenge([3; 32]).verify(&recorded, [0; 32]).is_none(), "another nonce of the server");
-    assert!(challenge([2; 32]).verify(&recorded, [9; 32]).is_none(), "another channel");
+    assert!(challenge([2; 32]).verify(&tokens(), &recorded, [0; 32]).is_some());
+    assert!(
+        challenge([3; 32]).verify(&tokens(), &recorded, [0; 32]).is_none(),
+        "another nonce of the server"
+    );
+    assert!(challenge([2; 32]).verify(&tokens(), &recorded, [9; 32]).is_none(), "another channel");
     let changed = plain_hello(b"other").with_auth(&field);
-    assert!(challenge([2; 32]).verify(&changed, [0; 32]).is_none(), "another node name");
+    assert!(challenge([2; 32]).verify(&tokens(), &changed, [0; 32]).is_none(), "another node name");
     assert!(tokens().challenge(&field, [2; 32]).is_none(), "a proof offers nothing");
 }
 

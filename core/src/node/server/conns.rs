@@ -123,6 +123,8 @@ pub(super) struct Conns {
     long_transmits: VecDeque<ConnId>,
     /// Connections with little that were served since one with much.
     short_in_a_row: u8,
+    /// Bytes that are counted for all connections.
+    pub(super) buffered_bytes: u64,
 }
 
 impl Conns {
@@ -186,6 +188,7 @@ impl Conns {
         let mut conn = self.slots.get_mut(id.index as usize)?.take()?;
         conn.outbox.clear(&mut self.pool);
         self.pool.give(core::mem::take(&mut conn.inbox));
+        self.buffered_bytes -= conn.charged;
         Some(conn)
     }
 
@@ -211,13 +214,16 @@ impl Conns {
     #[inline]
     pub(super) fn want_to_send(&mut self, id: ConnId) {
         let Self { slots, transmits, long_transmits, .. } = self;
-        if let Some(conn) = slots.get_mut(id.index as usize).and_then(Option::as_mut)
-            && !conn.to_send
-            && !conn.outbox.is_empty()
-        {
+        let Some(conn) = slots.get_mut(id.index as usize).and_then(Option::as_mut) else { return };
+        let unsent = conn.outbox.len();
+        let is_long = unsent > SENT_AT_ONCE_MAX;
+        if !conn.to_send && unsent > 0 {
             conn.to_send = true;
-            let is_long = conn.outbox.len() > SENT_AT_ONCE_MAX;
             (if is_long { long_transmits } else { transmits }).push_back(id);
+        }
+        // Others may cause long answers to a connection from which no input comes.
+        if is_long {
+            self.charge(id);
         }
     }
 
@@ -253,14 +259,13 @@ impl Conns {
         Some(id)
     }
 
-    /// Updates the bytes that are counted for a connection. Returns the change.
-    pub(super) fn charge(&mut self, id: ConnId) -> Option<i64> {
-        let conn = self.at(id)?;
+    /// Updates the bytes that are counted for a connection.
+    pub(super) fn charge(&mut self, id: ConnId) {
+        let Some(conn) = self.at(id) else { return };
         let machine = if let Protocol::C10d(machine) = &conn.protocol { machine.held_bytes() } else { 0 };
         let holds = (held_bytes(&conn.inbox) + conn.outbox.held_bytes() + machine + conn.tls_bytes) as u64;
-        let change = holds.cast_signed() - conn.charged.cast_signed();
-        conn.charged = holds;
-        Some(change)
+        let before = core::mem::replace(&mut conn.charged, holds);
+        self.buffered_bytes = self.buffered_bytes - before + holds;
     }
 
     /// Returns the connection that holds most bytes, and their number.

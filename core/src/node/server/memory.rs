@@ -6,8 +6,7 @@ use crate::ids::ConnId;
 impl Server {
     /// Updates the count of buffered bytes for a connection.
     pub(super) fn charge(&mut self, id: ConnId) {
-        let Some(change) = self.conns.charge(id) else { return };
-        self.stats.buffered_bytes = self.stats.buffered_bytes.saturating_add_signed(change);
+        self.conns.charge(id);
         self.enforce_buffer_limit();
     }
 
@@ -25,7 +24,7 @@ impl Server {
     /// store, but in the history or in answers.
     pub(super) fn buffered_bytes(&self) -> u64 {
         let sessions = self.native.as_ref().map_or(0, |native| native.held_bytes());
-        self.stats.buffered_bytes + sessions + self.engine.orphaned_bytes()
+        self.conns.buffered_bytes + sessions + self.engine.orphaned_bytes()
     }
 
     /// Ends the largest holders until the buffered bytes are within their limit.

@@ -23,7 +23,9 @@ use crate::limits::{ServerLimits, SessionLimits};
 use crate::ordered::{Map, Named};
 use crate::prelude::*;
 use crate::rendezvous::service::{Output as RunOutput, Rendezvous};
-use crate::session::table::{FrameRefused, Input, Outcome, Output, Scratch, SessionId, Sessions};
+use crate::session::table::{
+    CHECKS_PER_TICK, FrameRefused, Input, Outcome, Output, Scratch, SessionId, Sessions,
+};
 use crate::store::engine::{Engine, PrefixRemoved};
 use crate::store::txn::Write;
 use crate::wire::native::{
@@ -635,19 +637,35 @@ impl Native {
     }
 
     pub(super) fn tick(&mut self, context: &mut ServerContext<'_>) {
-        // A tick is never refused.
-        let _ = self.sessions.handle(context.now, Input::Tick);
-        self.drain_sessions(context);
-        self.expire_leases(context);
-        self.expire_waits(context);
-        self.tick_barriers(context);
-        self.tick_rounds(context);
-        context.budget.renew(context.limits.work_per_input_max);
-        self.notify_participants(context);
-        context.budget.renew(context.limits.work_per_input_max);
-        self.serve_released(context);
-        context.budget.renew(context.limits.work_per_input_max);
-        self.run_jobs(context);
+        // Each kind of work has a budget of its own, so that none keeps the others from being done.
+        let steps: [fn(&mut Self, &mut ServerContext<'_>); 8] = [
+            Self::check_sessions,
+            Self::expire_leases,
+            Self::expire_waits,
+            Self::tick_barriers,
+            Self::tick_rounds,
+            Self::notify_participants,
+            Self::serve_released,
+            Self::run_jobs,
+        ];
+        for step in steps {
+            context.budget.renew(context.limits.work_per_input_max);
+            step(self, context);
+        }
+    }
+
+    /// Ends the sessions that are silent or whose grace is over. Each end concerns all nodes of a run, so the rest waits
+    /// for the next tick while many are still to be notified.
+    fn check_sessions(&mut self, context: &mut ServerContext<'_>) {
+        while self.sessions.poll_timeout().is_some_and(|at| at <= context.now)
+            && !self.is_notifying_many()
+            && !context.is_budget_spent()
+        {
+            // A tick is never refused.
+            let _ = self.sessions.handle(context.now, Input::Tick);
+            context.budget.subtract(CHECKS_PER_TICK.into());
+            self.drain_sessions(context);
+        }
     }
 
     /// Ends all sessions because the server stops. Clients are not notified of the end of other sessions.

@@ -89,7 +89,7 @@ fn a_lost_connection_ends_the_session_after_its_grace_and_at_once_without() {
 
     let mut sessions = opened(1000);
     assert_eq!(feed(&mut sessions, at(5), lost), []);
-    assert_eq!(sessions.poll_timeout(), Some(at(105)));
+    assert_eq!(sessions.poll_timeout(), Some(at(1005)));
     assert_eq!(feed(&mut sessions, at(1004), Input::Tick), []);
     assert_eq!(feed(&mut sessions, at(1005), Input::Tick), ended(Why::HostSilent, None));
     assert!(sessions.sessions.is_empty() && sessions.poll_timeout().is_none());
@@ -98,16 +98,45 @@ fn a_lost_connection_ends_the_session_after_its_grace_and_at_once_without() {
 #[test]
 fn missed_heartbeats_end_a_session_and_any_frame_is_one() {
     let mut sessions = opened(1000);
-    // A session is checked once in each interval.
-    assert_eq!(sessions.poll_timeout(), Some(at(100)));
+    assert_eq!(sessions.poll_timeout(), Some(at(300)));
     sessions.note_received(at(200), conn(0), 0).expect("a session");
     assert_eq!(feed(&mut sessions, at(300), Input::Tick), []);
-    assert_eq!(sessions.poll_timeout(), Some(at(400)));
+    assert_eq!(sessions.poll_timeout(), Some(at(500)));
     assert_eq!(feed(&mut sessions, at(499), Input::Tick), []);
     assert_eq!(sessions.poll_timeout(), Some(at(500)));
     assert_eq!(feed(&mut sessions, at(500), Input::Tick), ended(Why::Heartbeat, Some(conn(0))));
     let outcome = greet(&mut sessions, at(501), 1, resuming(0));
     assert_eq!(refused(&outcome), (FaultCode::SessionEnded, u64::from(Why::Heartbeat.number()), 0));
+}
+
+#[test]
+fn a_session_is_checked_once_in_each_interval_and_at_most_once_a_second() {
+    for (heartbeat_ms, checks) in [(10, [1000, 2000]), (2000, [2000, 4000])] {
+        let mut sessions = Sessions::new(LIMITS(), 9);
+        let hello = Hello { heartbeat_ms, heartbeats_missed_max: 1000, ..hello(3_600_000) };
+        greet(&mut sessions, at(0), 0, hello);
+        for check in checks {
+            assert_eq!(sessions.poll_timeout(), Some(at(check)), "every {heartbeat_ms} ms");
+            assert_eq!(feed(&mut sessions, at(check), Input::Tick), []);
+        }
+        // One without a connection, too.
+        feed(&mut sessions, at(4000), Input::Lost { conn: conn(0), why: Why::HostSilent });
+        assert_eq!(sessions.poll_timeout(), Some(at(4000 + u64::from(heartbeat_ms.max(1000)))));
+    }
+}
+
+#[test]
+fn a_tick_ends_one_session() {
+    let mut sessions = Sessions::new(LIMITS(), 9);
+    for index in 0..3 {
+        greet(&mut sessions, at(0), index, hello(0));
+    }
+    for left in [2, 1, 0] {
+        let outputs = feed(&mut sessions, at(300), Input::Tick);
+        assert!(matches!(outputs[..], [Output::Ended { .. }]), "{outputs:?}");
+        assert_eq!(sessions.sessions.len(), left);
+        assert_eq!(sessions.poll_timeout().is_some(), left > 0);
+    }
 }
 
 #[test]

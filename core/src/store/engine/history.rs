@@ -266,12 +266,13 @@ impl History {
     }
 
     pub(super) fn delivered(&mut self, id: WatchId, through: u64) {
-        let Some(watch) = self.watches.get(id).filter(|watch| watch.undelivered.is_some()) else { return };
+        let Some(watch) = self.watches.get(id) else { return };
+        let Some(first) = watch.undelivered else { return };
         let from = through.saturating_add(1).max(watch.from);
         let undelivered = self.find(watch, from);
-        let looked_at = self.since(from).len() as u64;
-        // They were looked at to be sent, too.
-        self.work += 2 * looked_at / CHANGES_PER_UNIT;
+        // All from the first undelivered change on were looked at to be sent.
+        let looked_at = self.since(first).len() + self.since(from).len();
+        self.work += looked_at as u64 / CHANGES_PER_UNIT;
         let Self { watches, ready, of_keys, of_prefixes, .. } = self;
         let Some(watch) = watches.get_mut(id) else { return };
         (watch.from, watch.undelivered) = (from, undelivered);
@@ -363,6 +364,19 @@ mod tests {
         assert!(watches.iter().all(|&watch| history.unwatch(watch)));
         history.record(11, &key, None);
         assert_eq!(history.next_ready(), None);
+    }
+
+    #[test]
+    fn changes_between_two_of_a_watched_key_count_for_each_watch() {
+        let mut history = History::new(HistoryLimits::default(), 0);
+        let watch = history.watch(Watched::Key(b"a"), 1).expect("a watch");
+        history.record(1, b"a", None);
+        (2..1602).for_each(|revision| history.record(revision, b"b", None));
+        history.record(1602, b"a", None);
+        assert_eq!(history.undelivered(watch).expect("kept").count(), 2);
+        history.take_work();
+        history.delivered(watch, 1602);
+        assert!(history.take_work() >= 1600 / CHANGES_PER_UNIT, "all of them were looked at");
     }
 
     #[test]

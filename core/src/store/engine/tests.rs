@@ -592,3 +592,18 @@ fn a_very_long_value_is_freed_in_steps() {
     drop(answer);
     assert_eq!((held(&engine), engine.footprint()), (0, 0));
 }
+
+#[test]
+fn a_wait_that_names_a_key_more_than_once_registers_once() {
+    let mut engine = Engine::new(EngineLimits::default(), 1);
+    for waits in ["A | WAIT a a b a b | Parked", "B | WAIT a a | Parked"] {
+        run(&mut engine, waits);
+    }
+    assert_eq!(engine.waits.registrations(), 3);
+    run(
+        &mut engine,
+        "C | SET a 1 | B -> Nothing
+         C | SET b 1 | A -> Nothing",
+    );
+    assert_eq!(engine.waits.registrations(), 0);
+}

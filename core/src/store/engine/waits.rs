@@ -125,6 +125,16 @@ impl Waits {
         }
     }
 
+    /// Returns whether a wait that is being opened misses a key already, which it names more than once.
+    pub(super) fn is_registered(&self, wait: u32, slot: SlotId, slots: &Slots) -> bool {
+        let list = &slots[slot].waiters;
+        let newest = match self.waits[wait as usize].kind {
+            WaitKind::Item => list.tail,
+            WaitKind::Presence => list.presence_tail,
+        };
+        newest != NONE && self.registrations[newest as usize].wait == wait
+    }
+
     /// Adds a registration to the list of a key, after those of its kind.
     pub(super) fn register(&mut self, wait: u32, slot: SlotId, slots: &mut Slots) {
         let list = &mut slots[slot].waiters;

@@ -28,15 +28,19 @@ fn offer(client: &mut Client, millis: u64) -> Challenge {
     }
     let [ToWrite::Opening(_, identity)] = writes(client, millis)[..] else { panic!("no HELLO") };
     let ClientFrame::Hello { auth, .. } = client.hello(identity, b"n", [1; 32]) else { panic!("no HELLO") };
-    let tokens = Tokens::parse(&alloc::format!("{TOKEN} all")).expect("a token");
-    tokens.challenge(auth, [2; 32]).expect("an offer")
+    tokens().challenge(auth, [2; 32]).expect("an offer")
+}
+
+fn tokens() -> Tokens {
+    Tokens::parse(&alloc::format!("{TOKEN} all")).expect("a token")
 }
 
 /// Returns the server's proof.
 fn prove(client: &mut Client, millis: u64, challenge: Challenge) -> Bytes<u8> {
     give(client, millis, &bytes_of(0, 0, &ServerFrame::Challenge { nonce: [2; 32] }));
     let [ToWrite::Proof(_, identity)] = writes(client, millis)[..] else { panic!("no proof") };
-    let (_, proof) = challenge.verify(&client.proof(identity, b"n", [0; 32]), [0; 32]).expect("proven");
+    let hello = client.proof(identity, b"n", [0; 32]);
+    let (_, proof) = challenge.verify(&tokens(), &hello, [0; 32]).expect("proven");
     bytes_of(0, 0, &ServerFrame::Proof { proof })
 }
 

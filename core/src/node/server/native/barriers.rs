@@ -110,11 +110,11 @@ impl Native {
             self.nodes.remove(&name);
         }
         let token = self.tokens.get(session).cloned();
-        let incarnation = self.instance.incarnation;
+        let server = (self.instance.incarnation, &context.limits.rendezvous);
         let could_arrive = |key: &[u8]| {
             // Each participant may cancel the barrier.
             let request = ClientFrame::BarrierCancel { key: Key::raw(key), name: b"" };
-            token.as_ref().is_none_or(|token| may(token, incarnation, &request).is_ok())
+            token.as_ref().is_none_or(|token| may(token, server, &request).is_ok())
         };
         let node = (others == 0).then_some(EndedNode { name: node, could_arrive: &could_arrive });
         // The end of an owner is never refused.

@@ -4,6 +4,7 @@ use super::rounds::run_of_key;
 use super::{Native, RequestId, ServerContext};
 use crate::access::{AuthToken, Denied, Rights};
 use crate::ids::ConnId;
+use crate::limits::RendezvousLimits;
 use crate::node::server::conns::{Conn, Greeting, Protocol};
 use crate::node::server::event::CloseReason;
 use crate::prelude::*;
@@ -29,10 +30,10 @@ pub(super) enum Authenticated {
 /// Checks whether the holder of a token may make a request at the server with this incarnation.
 pub(super) fn may<'k>(
     token: &AuthToken,
-    incarnation: u64,
+    (incarnation, limits): (u64, &RendezvousLimits),
     frame: &ClientFrame<'k>,
 ) -> Result<(), Denied<'k>> {
-    token.rights.check(frame, &|key| run_of_key(incarnation, key))
+    token.rights.check(frame, &|key| run_of_key(incarnation, limits.run_id_bytes_max, key))
 }
 
 impl Native {
@@ -49,8 +50,10 @@ impl Native {
             return Err(refused(NO_TOKEN));
         };
         if let Greeting::Challenged(challenge) = core::mem::replace(greeting, Greeting::Awaited) {
-            let (token, proof) = challenge
-                .verify(hello, channel.as_deref().copied().unwrap_or_default())
+            let channel = channel.as_deref().copied().unwrap_or_default();
+            let tokens = context.access.tokens.as_ref();
+            let (token, proof) = tokens
+                .and_then(|tokens| challenge.verify(tokens, hello, channel))
                 .ok_or(refused(WRONG_TOKEN))?;
             self.send_unnumbered(context, conn, &ServerFrame::Proof { proof });
             return Ok(Authenticated::As(Some(token)));
@@ -129,7 +132,7 @@ impl Native {
         frame: &ClientFrame<'k>,
     ) -> Result<(), Denied<'k>> {
         let Some(token) = self.tokens.get(session) else { return Ok(()) };
-        may(token, self.instance.incarnation, frame)
+        may(token, (self.instance.incarnation, self.rendezvous.limits()), frame)
     }
 
     /// Returns whether a session may act on what belongs to others.

@@ -386,6 +386,11 @@ impl Native {
         context.for_others(|context| self.notify_participants(context));
     }
 
+    /// Returns whether so many notifications wait that no more should be caused.
+    pub(super) fn is_notifying_many(&self) -> bool {
+        self.notifications.len() >= NOTIFICATIONS_MAX
+    }
+
     /// Notifies participants of events. What exceeds the turn follows at the next tick, unless it is too much to keep.
     pub(super) fn notify_participants(&mut self, context: &mut ServerContext<'_>) {
         while (self.notifications.len() > NOTIFICATIONS_MAX || !context.is_budget_spent())
@@ -512,10 +517,12 @@ fn stem(incarnation: u64, run_id: &str) -> Vec<u8> {
     format!("/torch.rendezvous.{run_id}.{incarnation:016x}.").into_bytes()
 }
 
-/// Returns the run to whose rounds a key belongs, by the prefix that [`stem`] makes.
-pub(super) fn run_of_key(incarnation: u64, key: &[u8]) -> Option<&[u8]> {
+/// Returns the run to whose rounds a key belongs, by the prefix that [`stem`] makes. The id of a run has at most
+/// `run_id_bytes_max` bytes, so what follows in a long key is not looked at.
+pub(super) fn run_of_key(incarnation: u64, run_id_bytes_max: usize, key: &[u8]) -> Option<&[u8]> {
     let rest = key.strip_prefix(b"/torch.rendezvous.")?;
     let after = format!(".{incarnation:016x}.");
+    let rest = &rest[..rest.len().min(run_id_bytes_max + after.len())];
     let length = rest.windows(after.len()).position(|window| window == after.as_bytes())?;
     Some(&rest[..length])
 }

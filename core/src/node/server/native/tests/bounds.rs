@@ -145,3 +145,18 @@ fn the_keys_of_a_run_that_is_forgotten_go_and_nothing_is_left_of_its_fence() {
     let refused = rig.wanted(other, 1, &ClientFrame::Close { run_id: key("third") });
     assert_eq!(refused, ["1 Error TooMany 1 0 runs: 2 is over the limit of 1"]);
 }
+
+#[test]
+fn an_answer_that_another_client_causes_is_counted_at_once() {
+    let mut rig = rig();
+    let (waiting, writer) = (rig.open(0, "n"), rig.open(1, "writer"));
+    rig.wanted(writer, 1, &ClientFrame::Set { key: key("/k"), value: &[7; 1000] });
+    let keys: Vec<&[u8]> = core::iter::once(&b"/missing"[..]).chain([&b"/k"[..]; 300]).collect();
+    let multi_get = ClientFrame::MultiGet { timeout_ms: 60_000, keys: Keys::scoped(b"", &keys) };
+    assert!(rig.wanted(waiting, 1, &multi_get).is_empty());
+    let before = rig.server.stats().buffered_bytes;
+    let set = encoded(2, 0, &ClientFrame::Set { key: key("/missing"), value: b"" });
+    rig.server.handle(rig.now, Input::Received { conn: writer, bytes: &set }).expect("a legal input");
+    let more = rig.server.stats().buffered_bytes - before;
+    assert!(more >= 300_000, "{more} bytes before anything is sent");
+}

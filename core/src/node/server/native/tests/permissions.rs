@@ -313,3 +313,45 @@ fn a_node_name_acts_on_the_barriers_of_its_token_only() {
     let lines = rig.lines(waiting);
     assert_eq!(lines, [format!("1 BarrierOver 1 Broken {{ participant: {:?}, why: Left }}", b"t2")]);
 }
+
+#[test]
+fn a_token_proves_what_it_may_do_when_it_is_proven() {
+    let offer = |rig: &mut Rig| {
+        let (conn, hello) = (rig.connect(0), hello(0, 0, [0; 16], 0, "t"));
+        let mut client = ClientAuth::new(Credentials::parse(TRAINER).expect("a token"));
+        let first = opening(0, &hello.with_auth(client.offer(nonce_of(conn))));
+        rig.send(conn, &first);
+        let nonce = rig.challenge(conn).expect("a challenge");
+        assert!(client.challenged(nonce));
+        let second = encoded(0, 0, &hello.with_auth(client.prove(&hello, [0; 32])));
+        (conn, second)
+    };
+    let other_secret = TRAINER.replace('0', "1");
+    for (tokens, why) in [(ADMIN, "removed"), (&other_secret, "replaced")] {
+        let mut rig = guarded();
+        let (conn, second) = offer(&mut rig);
+        rig.feed(Input::Access(&only(tokens)));
+        rig.send(conn, &second);
+        assert_eq!(rig.lines(conn), ["0 Error Unauthenticated 2 0 "], "{why}");
+    }
+    let mut rig = guarded();
+    let (conn, second) = offer(&mut rig);
+    rig.feed(Input::Access(&only(&TRAINER.replace("/job/", "/other/"))));
+    rig.send(conn, &second);
+    assert_eq!(rig.lines(conn).last().expect("an answer"), "0 Welcome resumed=false");
+    for (id, name, expected) in [(1, "/job/k", "PermissionDenied"), (2, "/other/k", "Done")] {
+        let lines = rig.wanted(conn, id, &ClientFrame::Set { key: key(name), value: b"1" });
+        assert!(lines[0].contains(expected), "{lines:?}");
+    }
+}
+
+#[test]
+fn a_key_is_of_a_run_if_its_id_is_short_enough() {
+    let run_of = |id_bytes: usize, rest: &str| {
+        let key = format!("/torch.rendezvous.{}.{:016x}.{rest}", "r".repeat(id_bytes), 7);
+        super::super::rounds::run_of_key(7, 64, key.as_bytes()).map(<[u8]>::len)
+    };
+    for rest in ["", "0/k", &"x".repeat(1000)] {
+        assert_eq!([64, 65, 8192].map(|id_bytes| run_of(id_bytes, rest)), [Some(64), None, None]);
+    }
+}

@@ -395,3 +395,31 @@ fn the_nodes_of_a_large_round_are_notified_in_turns() {
         assert_eq!(rig.lines(conn), deaths);
     }
 }
+
+/// The graces of many nodes end at one instant, and each end concerns all others.
+#[test]
+fn the_sessions_of_a_large_round_end_in_turns() {
+    const NODES: u32 = 300;
+    let mut rig = Rig::new(ServerLimits { work_per_input_max: 200, ..ServerLimits::default() });
+    for index in 0..NODES {
+        let (conn, name) = (rig.connect(index), index.to_string());
+        rig.send(conn, &opening(0, &hello(0, 0, [0; 16], 1000, &name)));
+        let ClientFrame::Join { entry } = join(&name) else { unreachable!("it is a Join") };
+        let terms = Terms { nodes_min: NODES, nodes_max: NODES, continue_min: 1, ..entry.terms };
+        rig.ask(conn, 1, &ClientFrame::Join { entry: Entry { terms, ..entry } });
+    }
+    rig.finish_at_once();
+    for index in 0..NODES {
+        rig.feed(Input::Lost { conn: ConnId { index, generation: 0 }, os_error: 104 });
+    }
+    let ended =
+        |rig: &Rig| rig.events.iter().filter(|event| matches!(event, Event::SessionEnded { .. })).count();
+    rig.now = rig.now + Duration::from_secs(1);
+    rig.feed(Input::Tick);
+    assert!((1..10).contains(&ended(&rig)), "{} in the first turn", ended(&rig));
+    while rig.server.poll_timeout().is_some_and(|at| at <= rig.now) {
+        assert!(rig.server.budget.spent < 2000, "a turn of {}", rig.server.budget.spent);
+        rig.feed(Input::Tick);
+    }
+    assert_eq!(ended(&rig), NODES as usize);
+}
