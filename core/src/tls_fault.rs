@@ -22,6 +22,8 @@ pub enum TlsFault {
     Alert(u8),
     /// The peer answered in another protocol.
     NotTls,
+    /// The peer agreed on no protocol within TLS (ALPN).
+    OtherProtocol,
     /// The peer closed the connection during the handshake.
     ClosedInHandshake,
     /// The peer closed the connection without ending TLS first.
@@ -60,6 +62,9 @@ impl fmt::Display for TlsFault {
             Self::Alert(alert) => return write!(f, "{}", Alert(*alert)),
             Self::NotTls => {
                 "the peer does not answer in TLS: it may be another program, or a server without --tls-cert"
+            }
+            Self::OtherProtocol => {
+                "the peer uses another protocol within TLS, or names none (ALPN): it may be another program"
             }
             Self::ClosedInHandshake => {
                 "the peer closed the connection during the TLS handshake: it may be another program, or a server \

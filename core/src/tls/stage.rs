@@ -111,7 +111,13 @@ impl TlsStage {
                 }
             };
             let mut left = state.plaintext_bytes_to_read();
-            let has_passed = left > 0 || is_handshaking != self.connection.is_handshaking();
+            let has_shaken_hands = is_handshaking && !self.connection.is_handshaking();
+            // A peer that names any protocol names ours: otherwise the handshake fails.
+            if has_shaken_hands && self.connection.alpn_protocol().is_none() {
+                self.close();
+                return Err(self.failed(TlsFault::OtherProtocol));
+            }
+            let has_passed = left > 0 || has_shaken_hands;
             self.held = if has_passed { count } else { HELD_BYTES_MAX.min(self.held + count) };
             let mut reader = self.connection.reader();
             while left > 0 {
@@ -224,6 +230,7 @@ fn fault_of(error: &Error) -> TlsFault {
             }
             _ => TlsFault::BadCertificate,
         },
+        Error::NoApplicationProtocol => TlsFault::OtherProtocol,
         Error::NoCertificatesPresented => TlsFault::NoCertificate,
         Error::AlertReceived(alert) => TlsFault::Alert(u8::from(*alert)),
         _ => TlsFault::Violation,

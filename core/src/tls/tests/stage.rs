@@ -144,6 +144,20 @@ fn a_client_and_a_server_of_two_protocols_do_not_agree() {
 }
 
 #[test]
+fn a_peer_that_names_no_protocol_is_refused() {
+    let authority = Authority::new();
+    let (client, server) = (authority.client(None), authority.server(&[HOST], None));
+    let (mut silent_client, mut silent_server) = ((*client.0).clone(), (*server.0).clone());
+    silent_client.alpn_protocols.clear();
+    silent_server.alpn_protocols.clear();
+    let mut pair = Pair::new(&ClientConfig(silent_client.into()), HOST, &server).expect("a name");
+    assert_eq!(pair.deliver().1, Some(TlsFault::OtherProtocol));
+    let mut pair = Pair::new(&client, HOST, &ServerConfig(silent_server.into())).expect("a name");
+    assert_eq!(pair.deliver().0, Some(TlsFault::OtherProtocol));
+    assert_eq!(pair.client.send(b"a secret"), 0);
+}
+
+#[test]
 fn a_peer_without_tls_is_recognised() {
     let authority = Authority::new();
     let mut client = TlsStage::client(&authority.client(None), HOST).expect("a name");
