@@ -216,7 +216,10 @@ impl Log {
             };
             let report_omitted = || {
                 let count = counted.omitted.swap(0, Ordering::Relaxed);
-                report(count, "further connections were closed; the lines about them are omitted");
+                report(
+                    count,
+                    "further connections or sessions without a run ended; the lines about them are omitted",
+                );
             };
             let (clock, mut reported_at) = (Clock::new(), Instant::ORIGIN);
             loop {
@@ -244,7 +247,8 @@ impl Log {
         let (mut closed_limit, clock) = (ClosedLimit::default(), Clock::new());
         Box::new(move |event| {
             let Some(line) = line(style, event) else { return };
-            if matches!(event, Event::Closed { .. }) && !closed_limit.admit(clock.now()) {
+            let is_cheap = matches!(event, Event::Closed { .. } | Event::SessionEnded { run_id: None, .. });
+            if is_cheap && !closed_limit.admit(clock.now()) {
                 unwritten.omitted.fetch_add(1, Ordering::Relaxed);
             } else if let Err(TrySendError::Full(_)) = lines.try_send(line) {
                 unwritten.dropped.fetch_add(1, Ordering::Relaxed);
@@ -259,8 +263,8 @@ impl Log {
     }
 }
 
-/// Bound on the rate of lines about closed connections. A stranger can cause them, and must not be able to fill the log's
-/// disk.
+/// Bound on the rate of lines about closed connections, and about ends of sessions that are in no run. A stranger can
+/// cause them, and must not be able to fill the log's disk.
 #[derive(Default)]
 struct ClosedLimit {
     /// Start of the period that is counted.
@@ -269,7 +273,7 @@ struct ClosedLimit {
     logged: u32,
 }
 
-/// Lines about closed connections in one period at most.
+/// Such lines in one period at most.
 const CLOSED_PER_PERIOD_MAX: u32 = 500;
 /// Period in which these lines are counted, and after which the number of omitted ones is written.
 const CLOSED_PERIOD: Duration = Duration::from_secs(60);

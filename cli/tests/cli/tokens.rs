@@ -124,6 +124,7 @@ fn a_removed_token_opens_nothing_more_and_its_sessions_are_ended() {
     let ended = finish(waiting);
     assert_eq!(ended.code, 5);
     assert!(ended.stderr.contains("an administrator ended it"), "{}", ended.stderr);
+    assert_eq!(server.ask(Some(&admin), &["sessions", "end", "--token", "admin"]).code, 0, "its own token");
     assert_eq!(server.ask(Some(&admin), &["sessions", "end", "999"]).code, 1, "there is none");
     assert!(server.log().contains("1 tokens read from the changed token file"));
 }

@@ -263,6 +263,8 @@ struct ClientShared {
     was_replaced: AtomicBool,
     /// Incarnation of the server, 0 until it has greeted the session.
     incarnation: AtomicU64,
+    /// Number of the session, 0 before the first greeting.
+    session: AtomicU64,
     /// Last failed attempt to connect.
     last_try: LastTry,
     /// Inboxes of watches and leases. Dropped ones are skipped.
@@ -277,6 +279,7 @@ impl ClientShared {
             was_standby: AtomicBool::new(false),
             was_replaced: AtomicBool::new(false),
             incarnation: AtomicU64::new(0),
+            session: AtomicU64::new(0),
             last_try: LastTry::default(),
             streams: Mutex::default(),
         }
@@ -487,6 +490,11 @@ impl NativeClient {
     /// restarted has another one, and knows neither the session nor the rounds and revisions of the one before.
     pub fn incarnation(&self) -> Option<u64> {
         Some(self.inner.shared.incarnation.load(Ordering::Acquire)).filter(|&incarnation| incarnation > 0)
+    }
+
+    /// Returns the number of this session at the server, once that has greeted it.
+    pub fn session(&self) -> Option<u64> {
+        Some(self.inner.shared.session.load(Ordering::Acquire)).filter(|&session| session > 0)
     }
 
     /// Returns the last failed attempt to connect, if there was one and there is no connection.

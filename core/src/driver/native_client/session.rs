@@ -215,6 +215,7 @@ impl Session {
         match output {
             SessionOutput::Open => {
                 // No server has the number 0.
+                self.shared.session.store(self.driver.session(), Ordering::Release);
                 self.shared.incarnation.store(self.driver.incarnation().max(1), Ordering::Release);
                 if let Some(opened) = self.opened.take() {
                     opened.send(Ok(())).ok();

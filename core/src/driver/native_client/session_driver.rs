@@ -238,6 +238,11 @@ impl SessionDriver {
         [due, self.ack_watch.poll_timeout()].into_iter().flatten().min()
     }
 
+    /// Returns the number of the session, 0 before the server has greeted it.
+    pub(in crate::driver) fn session(&self) -> u64 {
+        self.machine.identity().session
+    }
+
     /// Returns the incarnation of the server that greeted the session, 0 before.
     pub(in crate::driver) fn incarnation(&self) -> u64 {
         self.machine.identity().incarnation
