@@ -314,6 +314,8 @@ impl Server {
                 _ => break Ok(()),
             }
         };
+        // Of one that greets and ends at once, too.
+        self.note_greeting(id);
         if let Err(reason) = outcome {
             self.conns.pool.give(kept);
             self.stats.expelled += u64::from(reason.is_expulsion());
@@ -329,7 +331,6 @@ impl Server {
         }
         kept.extend_from_slice(fresh);
         self.budget.spend(&self.engine, &mut self.conns);
-        self.note_greeting(id);
         let Some(conn) = self.conns.at(id) else { return };
         conn.inbox = kept;
         conn.usage.add(self.now, self.budget.own().saturating_sub(before));

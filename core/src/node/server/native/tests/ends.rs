@@ -230,3 +230,19 @@ fn a_transaction_after_the_end_of_a_wait_for_many_keys_counts_none_of_them() {
     }
     assert_eq!(answer, ["1 Outcome true"]);
 }
+
+#[test]
+fn a_client_that_greets_and_leaves_at_once_makes_way_for_no_other() {
+    let mut rig = rig();
+    let conn = rig.connect(0);
+    rig.now = rig.now + Duration::from_secs(10);
+    let frames = [encoded(1, 0, &ClientFrame::Bye {}), encoded(2, 0, &ClientFrame::NumKeys {})];
+    let bytes = [opening(0, &hello(0, 0, [0; 16], 0, "n")), frames.concat()].concat();
+    for input in [Input::Received { conn, bytes: &bytes }, Input::AcceptFailed] {
+        rig.server.handle(rig.now, input).expect("a legal input");
+    }
+    rig.feed(Input::Tick);
+    assert_eq!(rig.lines(conn)[..2], ["0 Welcome resumed=false", "1 Done"]);
+    let displaced = |event: &Event| matches!(event, Event::Closed { reason: CloseReason::Displaced, .. });
+    assert!(!rig.events.iter().any(displaced), "{:?}", rig.events);
+}
