@@ -48,7 +48,7 @@ pub struct Refused;
 #[derive(Clone, Debug)]
 struct Wait {
     conn: ConnId,
-    missing: Vec<Vec<u8>>,
+    missing: BTreeSet<Vec<u8>>,
 }
 
 /// Model of a store.
@@ -154,7 +154,7 @@ impl Model {
                 poll.answer = vec![if ready { READY } else { NOT_READY }];
             }
             Request::Wait { keys } => {
-                let missing: Vec<Vec<u8>> =
+                let missing: BTreeSet<Vec<u8>> =
                     keys.iter().map(joined).filter(|key| !self.is_ready(key)).collect();
                 if missing.is_empty() {
                     poll.answer = vec![STOP_WAITING];
@@ -171,7 +171,7 @@ impl Model {
                     self.wake_all(&joined(key), &mut poll);
                     poll.answer = vec![STOP_WAITING];
                 } else {
-                    self.waits.push(Wait { conn, missing: vec![joined(key)] });
+                    self.waits.push(Wait { conn, missing: [joined(key)].into() });
                 }
             }
             Request::CancelWait => {

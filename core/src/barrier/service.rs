@@ -478,10 +478,9 @@ impl Barriers {
                 // Another name may have the same hash.
                 barrier.members.find(name, &self.hasher).is_some() && could_arrive(&barrier.key)
             };
-            let mut looked_at = 0;
             let same_hash = self.awaited_names.of(self.hasher.of(name)).map(|(_, id)| id);
-            let awaiting: Vec<BarrierId> = same_hash.inspect(|_| looked_at += 1).filter(awaits).collect();
-            self.work += looked_at;
+            let (awaiting, others): (Vec<BarrierId>, Vec<BarrierId>) = same_hash.partition(awaits);
+            self.work += others.len() as u64;
             awaiting.into_iter().for_each(|id| self.break_later(id, name, why, None));
         }
         self.break_some();

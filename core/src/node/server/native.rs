@@ -637,21 +637,18 @@ impl Native {
     }
 
     pub(super) fn tick(&mut self, context: &mut ServerContext<'_>) {
-        // Each kind of work has a budget of its own, so that none keeps the others from being done.
-        let steps: [fn(&mut Self, &mut ServerContext<'_>); 8] = [
-            Self::check_sessions,
-            Self::expire_leases,
-            Self::expire_waits,
-            Self::tick_barriers,
-            Self::tick_rounds,
-            Self::notify_participants,
-            Self::serve_released,
-            Self::run_jobs,
-        ];
-        for step in steps {
-            context.budget.renew(context.limits.work_per_input_max);
-            step(self, context);
-        }
+        self.check_sessions(context);
+        self.expire_waits(context);
+        self.tick_barriers(context);
+        self.tick_rounds(context);
+        // Last, since a lease may be renewed again and again, and would keep the others from their turn.
+        self.expire_leases(context);
+        context.budget.renew(context.limits.work_per_input_max);
+        self.notify_participants(context);
+        context.budget.renew(context.limits.work_per_input_max);
+        self.serve_released(context);
+        context.budget.renew(context.limits.work_per_input_max);
+        self.run_jobs(context);
     }
 
     /// Ends the sessions that are silent or whose grace is over. Each end concerns all nodes of a run, so the rest waits

@@ -265,14 +265,16 @@ impl History {
         Ok(matching.map_while(Change::as_ref))
     }
 
-    pub(super) fn delivered(&mut self, id: WatchId, through: u64) {
+    /// Notes that `sent` changes up to a revision were sent.
+    pub(super) fn delivered(&mut self, id: WatchId, through: u64, sent: usize) {
         let Some(watch) = self.watches.get(id) else { return };
         let Some(first) = watch.undelivered else { return };
         let from = through.saturating_add(1).max(watch.from);
         let undelivered = self.find(watch, from);
-        // All from the first undelivered change on were looked at to be sent.
-        let looked_at = self.since(first).len() + self.since(from).len();
-        self.work += looked_at as u64 / CHANGES_PER_UNIT;
+        let rest = self.since(from).len();
+        // Changes of other keys between those that were sent were looked at, too.
+        let between = (self.since(first).len() - rest).saturating_sub(sent);
+        self.work += (between + 2 * rest) as u64 / CHANGES_PER_UNIT;
         let Self { watches, ready, of_keys, of_prefixes, .. } = self;
         let Some(watch) = watches.get_mut(id) else { return };
         (watch.from, watch.undelivered) = (from, undelivered);
@@ -355,7 +357,7 @@ mod tests {
         let ready: Vec<WatchId> = core::iter::from_fn(|| history.next_ready()).collect();
         assert_eq!(ready, watches);
         // One that has delivered its changes is found again, without a look at all of them.
-        history.delivered(watches[3], 9);
+        history.delivered(watches[3], 9, 9);
         history.take_work();
         history.record(10, &key, None);
         assert!(history.take_work() <= 1 + 1 + 2, "the change, the watch and a few nodes");
@@ -375,7 +377,7 @@ mod tests {
         history.record(1602, b"a", None);
         assert_eq!(history.undelivered(watch).expect("kept").count(), 2);
         history.take_work();
-        history.delivered(watch, 1602);
+        history.delivered(watch, 1602, 2);
         assert!(history.take_work() >= 1600 / CHANGES_PER_UNIT, "all of them were looked at");
     }
 

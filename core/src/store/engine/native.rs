@@ -398,10 +398,10 @@ impl Engine {
         self.extras.as_ref().ok_or(WatchError::Unknown)?.history.undelivered(watch)
     }
 
-    /// Marks all changes of a watch up to a revision as delivered.
-    pub fn delivered(&mut self, watch: WatchId, through_revision: u64) {
+    /// Marks all changes of a watch up to a revision as delivered, after so many were sent.
+    pub fn delivered(&mut self, watch: WatchId, through_revision: u64, sent: usize) {
         if let Some(extras) = &mut self.extras {
-            extras.history.delivered(watch, through_revision);
+            extras.history.delivered(watch, through_revision, sent);
             let work = extras.history.take_work();
             self.count_work(work);
         }

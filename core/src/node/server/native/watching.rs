@@ -186,9 +186,11 @@ impl Native {
             let over = ServerFrame::WatchOver { why: Why::Compacted, oldest };
             return self.push(context.conns, request, &over);
         }
-        let Some(last) = changes.last().map(|change| change.revision) else { return };
+        let (Some(last), sent) = (changes.last().map(|change| change.revision), changes.len()) else {
+            return;
+        };
         self.push(context.conns, request, &ServerFrame::Changed { changes: List::new(&changes) });
-        context.engine.delivered(watch, last);
+        context.engine.delivered(watch, last, sent);
     }
 
     /// Queues the next held-back watch of a session that reads again. When its changes have been sent, the one after it
