@@ -223,7 +223,7 @@ impl Log {
             };
             let (clock, mut reported_at) = (Clock::new(), Instant::ORIGIN);
             loop {
-                match queued.recv_timeout(CLOSED_PERIOD) {
+                match queued.recv_timeout(LIMIT_PERIOD) {
                     Ok(line) => write(&line),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
@@ -231,7 +231,7 @@ impl Log {
                 let dropped = counted.dropped.swap(0, Ordering::Relaxed);
                 report(dropped, "log lines were dropped: stderr is too slow");
                 let now = clock.now();
-                if now.since(reported_at) >= CLOSED_PERIOD {
+                if now.since(reported_at) >= LIMIT_PERIOD {
                     reported_at = now;
                     report_omitted();
                 }
@@ -244,11 +244,15 @@ impl Log {
 
     fn observer(&self, style: LogStyle) -> Box<dyn FnMut(&Event) + Send> {
         let (lines, unwritten) = (self.lines.clone(), Arc::clone(&self.unwritten));
-        let (mut closed_limit, clock) = (ClosedLimit::default(), Clock::new());
+        let (mut closed, mut ended, clock) = (LineLimit::default(), LineLimit::default(), Clock::new());
         Box::new(move |event| {
             let Some(line) = line(style, event) else { return };
-            let is_cheap = matches!(event, Event::Closed { .. } | Event::SessionEnded { run_id: None, .. });
-            if is_cheap && !closed_limit.admit(clock.now()) {
+            let limit = match event {
+                Event::Closed { .. } => Some(&mut closed),
+                Event::SessionEnded { run_id: None, .. } => Some(&mut ended),
+                _ => None,
+            };
+            if limit.is_some_and(|limit| !limit.admit(clock.now())) {
                 unwritten.omitted.fetch_add(1, Ordering::Relaxed);
             } else if let Err(TrySendError::Full(_)) = lines.try_send(line) {
                 unwritten.dropped.fetch_add(1, Ordering::Relaxed);
@@ -263,28 +267,28 @@ impl Log {
     }
 }
 
-/// Bound on the rate of lines about closed connections, and about ends of sessions that are in no run. A stranger can
-/// cause them, and must not be able to fill the log's disk.
+/// Bound on the rate of the log lines of one kind. Strangers can cause lines about closed connections, and clients
+/// those about ends of sessions that are in no run. They must not be able to fill the log's disk.
 #[derive(Default)]
-struct ClosedLimit {
+struct LineLimit {
     /// Start of the period that is counted.
     since: Instant,
     /// Lines in this period.
     logged: u32,
 }
 
-/// Such lines in one period at most.
-const CLOSED_PER_PERIOD_MAX: u32 = 500;
+/// Most lines of one kind in one period.
+const LINES_PER_PERIOD_MAX: u32 = 500;
 /// Period in which these lines are counted, and after which the number of omitted ones is written.
-const CLOSED_PERIOD: Duration = Duration::from_secs(60);
+const LIMIT_PERIOD: Duration = Duration::from_secs(60);
 
-impl ClosedLimit {
+impl LineLimit {
     /// Returns whether a further line is logged.
     fn admit(&mut self, now: Instant) -> bool {
-        if now.since(self.since) >= CLOSED_PERIOD {
+        if now.since(self.since) >= LIMIT_PERIOD {
             *self = Self { since: now, logged: 0 };
         }
-        let is_admitted = self.logged < CLOSED_PER_PERIOD_MAX;
+        let is_admitted = self.logged < LINES_PER_PERIOD_MAX;
         self.logged += u32::from(is_admitted);
         is_admitted
     }
@@ -318,10 +322,10 @@ mod tests {
 
     #[test]
     fn a_flood_of_closed_connections_is_logged_in_part() {
-        let (mut limit, start) = (ClosedLimit::default(), Instant::ORIGIN);
+        let (mut limit, start) = (LineLimit::default(), Instant::ORIGIN);
         let logged = (0..1000).filter(|_| limit.admit(start)).count();
-        assert_eq!(logged, CLOSED_PER_PERIOD_MAX as usize);
-        assert!(!limit.admit(start + CLOSED_PERIOD / 2), "the period is not over");
-        assert!(limit.admit(start + CLOSED_PERIOD));
+        assert_eq!(logged, LINES_PER_PERIOD_MAX as usize);
+        assert!(!limit.admit(start + LIMIT_PERIOD / 2), "the period is not over");
+        assert!(limit.admit(start + LIMIT_PERIOD));
     }
 }

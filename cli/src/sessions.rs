@@ -49,7 +49,7 @@ enum Action {
         /// Numbers of the sessions
         #[arg(required_unless_present = "token")]
         sessions: Vec<u64>,
-        /// All sessions of the token with this name, but the one that this program has
+        /// All sessions of the token with this name, except this program's own
         #[arg(long, value_name = "NAME", conflicts_with = "sessions")]
         token: Option<String>,
     },
@@ -86,7 +86,7 @@ fn act(arguments: &SessionsArguments) -> Result<bool, Failure> {
         Action::End { sessions, token } => {
             let of_token = |name: &String| -> Result<Vec<u64>, Failure> {
                 let all = client.sessions(timeout).map_err(failed)?;
-                // The one that ends the others is over with this program.
+                // Its own ends with this program.
                 let others = all.iter().filter(|one| Some(one.session) != client.session());
                 Ok(others.filter(|one| *one.auth_token == **name).map(|one| one.session).collect())
             };

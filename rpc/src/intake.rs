@@ -110,9 +110,10 @@ struct Quota {
 /// Accepted requests of a worker, and the quota of each connection.
 ///
 /// - When the worker has no capacity, connections are not read, with two exceptions. A connection below a small reserve
-///   is read, so that a caller with few requests is served however many others there are. A connection with an
-///   incomplete payload is read, so that the request that occupies capacity can end. The limit may be exceeded by what
-///   each connection may have pending.
+///   is read, so that a caller with few requests is served however many others there are. One connection with an
+///   incomplete payload is read, so that requests that occupy capacity can end; when its payloads are complete, the next
+///   such connection is. So the limit may be exceeded by what one connection may have pending, and by the reserve of each
+///   other.
 /// - Of a payload, the bytes that have arrived count against the limit, and a small reserve of those that have not: a
 ///   caller that announces much and sends nothing holds up no others.
 /// - Requests that their caller does not wait for are one-way calls, and calls that it gave up while a handler had
@@ -126,6 +127,8 @@ pub struct FairIntake {
     free: Vec<usize>,
     /// Bytes of responses that callers have not read.
     unread_bytes: u64,
+    /// The connection that is read though there is no capacity, because a payload of it is incomplete.
+    completing: Option<QuotaId>,
     has_capacity_again: bool,
 }
 
@@ -138,6 +141,7 @@ impl FairIntake {
             quotas: Vec::new(),
             free: Vec::new(),
             unread_bytes: 0,
+            completing: None,
             has_capacity_again: false,
         }
     }
@@ -155,6 +159,7 @@ impl FairIntake {
 
     /// The connection has ended.
     pub fn close(&mut self, id: QuotaId) {
+        self.completed(id);
         if let Some(quota) = self.quotas.get_mut(id.0).filter(|quota| quota.is_open) {
             (quota.is_open, quota.resumes_below) = (false, None);
             if quota.held.requests == 0 {
@@ -187,9 +192,23 @@ impl FairIntake {
         now
     }
 
+    /// The connection has no incomplete payload any more.
+    pub fn completed(&mut self, id: QuotaId) -> Released {
+        if self.completing != Some(id) {
+            return Released::AsBefore;
+        }
+        self.completing = None;
+        self.has_capacity_again = true;
+        Released::Again
+    }
+
     /// A request with a payload of this many bytes has ended, of which `counted` counted.
     pub fn leave(&mut self, id: QuotaId, payload_bytes: u64, counted: u64) -> Released {
-        let mut released = self.total.leave(counted);
+        // If another payload of the connection is incomplete, its turn comes again.
+        let mut released = self.completed(id);
+        if self.total.leave(counted) == Released::Again {
+            released = Released::Again;
+        }
         if let Some(quota) = self.quotas.get_mut(id.0) {
             quota.held.subtract(payload_bytes);
             if quota.resumes_below.is_some_and(|limit| quota.held.is_below(limit)) {
@@ -219,7 +238,11 @@ impl FairIntake {
             return false;
         }
         let reserved = Load { requests: limits.reserved_requests, bytes: limits.reserved_bytes };
-        if is_receiving || self.total.has_capacity() || quota.held.is_below(reserved) {
+        if self.total.has_capacity() || quota.held.is_below(reserved) {
+            return true;
+        }
+        if is_receiving && self.completing.is_none_or(|completing| completing == id) {
+            self.completing = Some(id);
             return true;
         }
         quota.resumes_below = Some(reserved);

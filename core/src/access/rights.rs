@@ -62,7 +62,6 @@ impl fmt::Display for Denied<'_> {
 }
 
 impl Right {
-    /// Returns whether the right covers a need. `run_of` returns the run to whose rounds a key belongs.
     /// Returns whether the right covers a need that concerns this run, if any.
     fn covers(&self, need: Denied<'_>, run_id: Option<&[u8]>) -> bool {
         match (self, need) {

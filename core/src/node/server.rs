@@ -51,6 +51,8 @@ enum Rest {
 
 /// Number of keys that one step of long work looks at.
 const KEYS_PER_STEP: usize = 256;
+/// Units of work that a deadline of a connection costs, and the end of the connection with it.
+const WORK_PER_DEADLINE: u64 = 16;
 /// First byte of a TLS connection: the type of the record that holds ClientHello (RFC 8446, section 5.1).
 pub(super) const TLS_FIRST_BYTE: u8 = 0x16;
 /// Answer to a client that uses TLS where there is none: the fatal alert `protocol_version`.
@@ -697,32 +699,12 @@ impl Server {
         self.with_native(Native::push_to_watchers);
         self.renew_budget();
         while let Some((deadline, id)) = self.deadlines.expired(now) {
-            let limits = self.limits;
-            let Ok(conn) = self.conns.find(id) else { continue };
-            let (armed, since, timeout, reason) = match deadline {
-                Deadline::Handshake => {
-                    if !conn.protocol.has_greeted() {
-                        self.stats.expelled += 1;
-                        self.remove(id, CloseReason::HandshakeTimeout);
-                    }
-                    continue;
-                }
-                Deadline::Frame => {
-                    let incomplete = !conn.inbox.is_empty() && !conn.is_parked && conn.outbox.is_empty();
-                    conn.frame_armed = incomplete;
-                    (incomplete, conn.last_received_at, limits.frame_timeout, CloseReason::FrameTimeout)
-                }
-                Deadline::Stall => {
-                    conn.stall_armed = conn.stalled_since.is_some();
-                    let since = conn.stalled_since.unwrap_or(now);
-                    (conn.stall_armed, since, limits.stall_timeout, CloseReason::StallTimeout)
-                }
-            };
-            if armed && since + timeout <= now {
-                self.stats.expelled += 1;
-                self.remove(id, reason);
-            } else if armed {
-                self.arm(since + timeout, deadline, id);
+            self.check_deadline(deadline, id);
+            self.budget.subtract(WORK_PER_DEADLINE);
+            let is_over = self.budget.spend(&self.engine, &mut self.conns);
+            // The end of a connection may end a session, which concerns all nodes of a run.
+            if is_over || self.native.as_ref().is_some_and(|native| native.is_notifying_many()) {
+                break;
             }
         }
         if self.native.as_ref().is_some_and(|native| native.session_due().is_some_and(|due| due <= now)) {
@@ -738,6 +720,37 @@ impl Server {
         }
         if !self.parked.is_empty() && self.pacing.due(now) <= now {
             self.serve_slice();
+        }
+    }
+
+    /// Ends a connection if what a deadline of it is for has not happened.
+    fn check_deadline(&mut self, deadline: Deadline, id: ConnId) {
+        let (now, limits) = (self.now, self.limits);
+        let Ok(conn) = self.conns.find(id) else { return };
+        let (armed, since, timeout, reason) = match deadline {
+            Deadline::Handshake => {
+                if !conn.protocol.has_greeted() {
+                    self.stats.expelled += 1;
+                    self.remove(id, CloseReason::HandshakeTimeout);
+                }
+                return;
+            }
+            Deadline::Frame => {
+                let incomplete = !conn.inbox.is_empty() && !conn.is_parked && conn.outbox.is_empty();
+                conn.frame_armed = incomplete;
+                (incomplete, conn.last_received_at, limits.frame_timeout, CloseReason::FrameTimeout)
+            }
+            Deadline::Stall => {
+                conn.stall_armed = conn.stalled_since.is_some();
+                let since = conn.stalled_since.unwrap_or(now);
+                (conn.stall_armed, since, limits.stall_timeout, CloseReason::StallTimeout)
+            }
+        };
+        if armed && since + timeout <= now {
+            self.stats.expelled += 1;
+            self.remove(id, reason);
+        } else if armed {
+            self.arm(since + timeout, deadline, id);
         }
     }
 

@@ -81,9 +81,9 @@ impl Scratch {
     }
 }
 
-/// Most sessions that one tick checks, of which it ends one.
+/// Most sessions that one tick checks, of which it ends at most one. Also what a tick costs, in units of work.
 pub(crate) const CHECKS_PER_TICK: u32 = 64;
-/// Shortest time between two checks of a session that is not due to end. A client may ask for heartbeats of a few
+/// Shortest time between two checks of a session that may be silent for long. A client may ask for heartbeats of a few
 /// milliseconds, and the checks would then cost more than its frames.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
@@ -559,8 +559,9 @@ impl Sessions {
     }
 
     /// Sets the next time at which the session is checked. Received frames do not move it: the check considers them. A
-    /// session is checked once per heartbeat interval, or once a second if that is longer. If the server wakes up late for
-    /// that, it detects that its process was not running before it takes the client for silent.
+    /// session is checked once per heartbeat interval, but not more often than once a second and four times per heartbeat
+    /// timeout. If the server wakes up late for that, it detects that its process was not running before it takes the
+    /// client for silent.
     #[inline(never)]
     fn arm(&mut self, now: Instant, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -571,7 +572,7 @@ impl Sessions {
             let due = match session.granted.heartbeat_ms {
                 0 => session.last_received_at + span,
                 millis => {
-                    let interval = CHECK_INTERVAL_MIN.max(Duration::from_millis(millis.into()));
+                    let interval = CHECK_INTERVAL_MIN.min(span / 4).max(Duration::from_millis(millis.into()));
                     (session.last_received_at + span).min(now + interval)
                 }
             };

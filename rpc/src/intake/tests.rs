@@ -103,6 +103,29 @@ fn a_caller_whose_payload_is_under_way_is_read_on_below_its_quota_though_the_wor
 }
 
 #[test]
+fn incomplete_payloads_are_completed_one_after_the_other_when_the_worker_is_full() {
+    let mut intake = FairIntake::new(limits());
+    let (one, two, three) = (intake.open(), intake.open(), intake.open());
+    let in_flight = InFlight { awaited: Load { requests: 1, bytes: 1 << 40 }, is_receiving: true };
+    let counted = [one, two, three].map(|id| {
+        let counted = intake.enter(id, 1 << 40);
+        intake.arrived(1 << 40, counted, 4_000)
+    });
+    let may_read = |intake: &mut FairIntake| [one, two, three].map(|id| intake.may_read(id, in_flight));
+    assert_eq!([may_read(&mut intake), may_read(&mut intake)], [[true, false, false]; 2]);
+    // The first is complete: the next one is read, although its handler holds the bytes.
+    assert_eq!((intake.completed(two), intake.completed(one)), (Released::AsBefore, Released::Again));
+    assert!(intake.take_capacity() && intake.may_read(two, in_flight) && !intake.may_read(one, in_flight));
+    // The second is cancelled, and its connection closed.
+    intake.close(two);
+    assert!(intake.take_capacity() && intake.may_read(three, in_flight));
+    assert_eq!(intake.leave(two, 1 << 40, counted[1]), Released::Again);
+    assert_eq!(intake.leave(three, 1 << 40, counted[2]), Released::Again);
+    intake.leave(one, 1 << 40, counted[0]);
+    assert_eq!(intake.held(), (0, 0));
+}
+
+#[test]
 fn a_quota_is_used_again_when_its_connection_ended_and_its_last_request_is_done_with() {
     let mut intake = FairIntake::new(limits());
     let (one, two) = (intake.open(), intake.open());

@@ -637,7 +637,7 @@ impl Host {
     }
 }
 
-/// For how long the process may be busy. In half of the worlds it handles each notice at once.
+/// For how long the process may be busy. In half of the worlds without sabotage it handles each notice at once.
 const ITERATION_DELAYS_MAX: [Duration; 4] =
     [Duration::ZERO, Duration::ZERO, Duration::from_millis(1), Duration::from_millis(10)];
 /// Shorter than any heartbeat timeout.

@@ -10,11 +10,9 @@ impl Server {
         self.enforce_buffer_limit();
     }
 
-    /// Counts the bytes that TLS holds for a connection, which may end because of them.
+    /// Counts all bytes of a connection, of which TLS holds `bytes`. The connection may end because of them.
     pub(in crate::node) fn charge_tls(&mut self, id: ConnId, bytes: usize) {
-        if let Some(conn) = self.conns.at(id)
-            && conn.tls_bytes != bytes
-        {
+        if let Some(conn) = self.conns.at(id) {
             conn.tls_bytes = bytes;
             self.charge(id);
         }

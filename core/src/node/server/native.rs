@@ -638,6 +638,7 @@ impl Native {
 
     pub(super) fn tick(&mut self, context: &mut ServerContext<'_>) {
         self.check_sessions(context);
+        context.budget.renew(context.limits.work_per_input_max);
         self.expire_waits(context);
         self.tick_barriers(context);
         self.tick_rounds(context);
@@ -651,17 +652,17 @@ impl Native {
         self.run_jobs(context);
     }
 
-    /// Ends the sessions that are silent or whose grace is over. Each end concerns all nodes of a run, so the rest waits
-    /// for the next tick while many are still to be notified.
+    /// Ends the sessions that are silent or whose grace is over: at least one in each tick. Each end concerns all nodes
+    /// of a run, so the rest waits for the next tick while many are still to be notified.
     fn check_sessions(&mut self, context: &mut ServerContext<'_>) {
-        while self.sessions.poll_timeout().is_some_and(|at| at <= context.now)
-            && !self.is_notifying_many()
-            && !context.is_budget_spent()
-        {
+        while self.sessions.poll_timeout().is_some_and(|at| at <= context.now) {
             // A tick is never refused.
             let _ = self.sessions.handle(context.now, Input::Tick);
             context.budget.subtract(CHECKS_PER_TICK.into());
             self.drain_sessions(context);
+            if self.is_notifying_many() || context.is_budget_spent() {
+                return;
+            }
         }
     }
 

@@ -89,7 +89,7 @@ fn a_lost_connection_ends_the_session_after_its_grace_and_at_once_without() {
 
     let mut sessions = opened(1000);
     assert_eq!(feed(&mut sessions, at(5), lost), []);
-    assert_eq!(sessions.poll_timeout(), Some(at(1005)));
+    assert_eq!(sessions.poll_timeout(), Some(at(255)));
     assert_eq!(feed(&mut sessions, at(1004), Input::Tick), []);
     assert_eq!(feed(&mut sessions, at(1005), Input::Tick), ended(Why::HostSilent, None));
     assert!(sessions.sessions.is_empty() && sessions.poll_timeout().is_none());
@@ -98,10 +98,10 @@ fn a_lost_connection_ends_the_session_after_its_grace_and_at_once_without() {
 #[test]
 fn missed_heartbeats_end_a_session_and_any_frame_is_one() {
     let mut sessions = opened(1000);
-    assert_eq!(sessions.poll_timeout(), Some(at(300)));
+    assert_eq!(sessions.poll_timeout(), Some(at(100)));
     sessions.note_received(at(200), conn(0), 0).expect("a session");
     assert_eq!(feed(&mut sessions, at(300), Input::Tick), []);
-    assert_eq!(sessions.poll_timeout(), Some(at(500)));
+    assert_eq!(sessions.poll_timeout(), Some(at(400)));
     assert_eq!(feed(&mut sessions, at(499), Input::Tick), []);
     assert_eq!(sessions.poll_timeout(), Some(at(500)));
     assert_eq!(feed(&mut sessions, at(500), Input::Tick), ended(Why::Heartbeat, Some(conn(0))));
@@ -110,18 +110,25 @@ fn missed_heartbeats_end_a_session_and_any_frame_is_one() {
 }
 
 #[test]
-fn a_session_is_checked_once_in_each_interval_and_at_most_once_a_second() {
-    for (heartbeat_ms, checks) in [(10, [1000, 2000]), (2000, [2000, 4000])] {
+fn a_session_is_checked_in_each_heartbeat_but_at_most_once_a_second_and_four_times_per_timeout() {
+    for (heartbeat_ms, heartbeats_missed_max, interval) in
+        [(10, 1000, 1000), (2000, 1000, 2000), (100, 12, 300), (100, 3, 100)]
+    {
         let mut sessions = Sessions::new(LIMITS(), 9);
-        let hello = Hello { heartbeat_ms, heartbeats_missed_max: 1000, ..hello(3_600_000) };
+        let hello = Hello { heartbeat_ms, heartbeats_missed_max, ..hello(3_600_000) };
         greet(&mut sessions, at(0), 0, hello);
-        for check in checks {
-            assert_eq!(sessions.poll_timeout(), Some(at(check)), "every {heartbeat_ms} ms");
+        for check in [interval, 2 * interval] {
+            assert_eq!(
+                sessions.poll_timeout(),
+                Some(at(check)),
+                "{heartbeats_missed_max} of {heartbeat_ms} ms"
+            );
             assert_eq!(feed(&mut sessions, at(check), Input::Tick), []);
         }
         // One without a connection, too.
-        feed(&mut sessions, at(4000), Input::Lost { conn: conn(0), why: Why::HostSilent });
-        assert_eq!(sessions.poll_timeout(), Some(at(4000 + u64::from(heartbeat_ms.max(1000)))));
+        feed(&mut sessions, at(2 * interval), Input::Lost { conn: conn(0), why: Why::HostSilent });
+        let due = 2 * interval + u64::from(heartbeat_ms).max(1000);
+        assert_eq!(sessions.poll_timeout(), Some(at(due)));
     }
 }
 

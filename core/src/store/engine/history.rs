@@ -4,7 +4,7 @@
 use super::prefixes::{Lookup, NodeId, Prefixes};
 use super::value::KeptValue;
 use crate::limits::HistoryLimits;
-use crate::ordered::{Map, Set, numbers};
+use crate::ordered::{Index, Map, Set, numbers};
 use crate::prelude::*;
 use crate::store::value_ref::ValueRef;
 use alloc::collections::VecDeque;
@@ -61,8 +61,17 @@ pub enum WatchError {
     Unknown,
 }
 
+/// Id of a group of watches of one name, none of which has an undelivered change until the name next changes. Then it
+/// is the first undelivered change of each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct GroupId(u64);
+
+numbers!(GroupId: id => id.0, number => Self(number));
+
 /// Number of changes that are looked at in one unit of work.
 const CHANGES_PER_UNIT: u64 = 16;
+/// Entries of [`History::ready`] that one call looks at.
+const LOOKS_MAX: usize = 256;
 /// Charge of a change in addition to its key and the memory of its value, in bytes.
 const CHANGE_COST_BYTES: u64 = 64;
 
@@ -84,38 +93,34 @@ struct Watch {
     node: NodeId,
     /// Lowest revision to deliver.
     from: u64,
-    /// Revision of the first undelivered change.
-    undelivered: Option<u64>,
+    state: State,
     /// Whether the watch is in [`History::ready`].
     queued: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// It has an undelivered change if its group has.
+    In(GroupId),
+    /// Its first undelivered change has this revision.
+    Behind(u64),
 }
 
 /// Index of watches by their names.
 #[derive(Debug, Default)]
 struct Watchers {
-    /// The names of all watches. A name is active once for each idle watch.
+    /// The names of all watches. A name is active while it has a group in `current`.
     names: Prefixes,
-    /// Watches without undelivered changes. Only these are looked at when a key changes, so that many changes in one
-    /// turn do not each take time for every watch.
-    idle: Set<(NodeId, WatchId)>,
+    /// The group of each name whose watches have no undelivered change. Only these are looked at when a key changes, so
+    /// that a change does not take time for every watch.
+    current: Index<NodeId, GroupId>,
 }
 
-impl Watchers {
-    fn add_idle(&mut self, node: NodeId, id: WatchId) {
-        self.names.activate(node);
-        self.idle.insert((node, id));
-    }
-
-    fn pop_idle(&mut self, node: NodeId) -> Option<WatchId> {
-        let first = self.idle.of(node).next()?;
-        self.remove_idle(first);
-        Some(first.1)
-    }
-
-    fn remove_idle(&mut self, entry: (NodeId, WatchId)) {
-        self.names.deactivate(entry.0);
-        self.idle.remove(entry);
-    }
+#[derive(Clone, Copy, Debug)]
+enum Ready {
+    Watch(WatchId),
+    /// All watches of a group that has changed.
+    Group(GroupId),
 }
 
 #[derive(Debug)]
@@ -129,9 +134,14 @@ pub(super) struct History {
     watches: Map<WatchId, Watch>,
     of_keys: Watchers,
     of_prefixes: Watchers,
+    last_group: u64,
+    /// The watches of all groups.
+    members: Set<(GroupId, WatchId)>,
+    /// The revision at which a group changed.
+    changed: Index<GroupId, u64>,
     /// Watches in the order in which they got undelivered changes. Some may have delivered them since, or have
     /// ended: `next_ready` skips those, because searching the queue would take time.
-    ready: VecDeque<WatchId>,
+    ready: VecDeque<Ready>,
     /// Work of looking for changes since it was last taken.
     work: u64,
 }
@@ -148,6 +158,9 @@ impl History {
             watches: Map::new(),
             of_keys: Watchers::default(),
             of_prefixes: Watchers::default(),
+            last_group: 0,
+            members: Set::new(),
+            changed: Index::new(),
             ready: VecDeque::new(),
             work: 0,
         }
@@ -161,16 +174,13 @@ impl History {
         self.bytes += change.cost();
         self.changes.push_back(change);
         self.work += 1;
-        let Self { watches, ready, work, of_keys, of_prefixes, .. } = self;
+        let Self { changed, ready, work, of_keys, of_prefixes, .. } = self;
         let mut notify = |watchers: &mut Watchers, node| {
-            while let Some(id) = watchers.pop_idle(node) {
+            if let Some(group) = watchers.current.remove(node) {
                 *work += 1;
-                if let Some(watch) = watches.get_mut(id) {
-                    // A watch begins at the next revision at the latest, and goes on after one that it has delivered.
-                    debug_assert!(watch.undelivered.is_none() && watch.from <= revision);
-                    watch.undelivered = Some(revision);
-                    watch.queue(id, ready);
-                }
+                watchers.names.deactivate(node);
+                changed.insert(group, revision);
+                ready.push_back(Ready::Group(group));
             }
         };
         if let Some(node) = of_keys.names.find(key) {
@@ -200,34 +210,71 @@ impl History {
             Watched::Key(key) => (false, key),
             Watched::Prefix(prefix) => (true, prefix),
         };
-        let node = self.index(is_prefix).names.insert(name);
-        let mut watch = Watch { is_prefix, name: name.into(), node, from, undelivered: None, queued: false };
-        watch.undelivered = self.find(&watch, from);
+        let watchers = if is_prefix { &mut self.of_prefixes } else { &mut self.of_keys };
+        let node = watchers.names.insert(name);
+        let state = State::Behind(from);
+        self.watches.insert(id, Watch { is_prefix, name: name.into(), node, from, state, queued: false });
         let looked_at = self.since(from).len() as u64;
         self.work += looked_at / CHANGES_PER_UNIT;
-        if watch.undelivered.is_some() {
-            watch.queue(id, &mut self.ready);
-        } else {
-            self.index(is_prefix).add_idle(node, id);
-        }
-        self.watches.insert(id, watch);
+        self.go_on(id, from);
         Ok(id)
+    }
+
+    /// Lets a watch wait for the first change from a revision on, of those that it is to deliver.
+    fn go_on(&mut self, id: WatchId, from: u64) {
+        let Some(watch) = self.watches.get(id) else { return };
+        let (is_prefix, node) = (watch.is_prefix, watch.node);
+        let found = self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision);
+        let state = found.map_or_else(|| State::In(self.join_group(is_prefix, node, id)), State::Behind);
+        let Some(watch) = self.watches.get_mut(id) else { return };
+        (watch.from, watch.state) = (from, state);
+        self.queue(id);
+    }
+
+    /// Adds a watch to the group of its name that has no undelivered change.
+    fn join_group(&mut self, is_prefix: bool, node: NodeId, id: WatchId) -> GroupId {
+        let watchers = if is_prefix { &mut self.of_prefixes } else { &mut self.of_keys };
+        let group = watchers.current.get(node).unwrap_or_else(|| {
+            self.last_group += 1;
+            watchers.names.activate(node);
+            watchers.current.insert(node, GroupId(self.last_group));
+            GroupId(self.last_group)
+        });
+        self.members.insert((group, id));
+        group
     }
 
     pub(super) fn unwatch(&mut self, id: WatchId) -> bool {
         let Some(watch) = self.watches.remove(id) else { return false };
-        let watchers = self.index(watch.is_prefix);
-        if watch.undelivered.is_none() {
-            watchers.remove_idle((watch.node, id));
+        let watchers = if watch.is_prefix { &mut self.of_prefixes } else { &mut self.of_keys };
+        if let State::In(group) = watch.state {
+            self.members.remove((group, id));
+            let is_current = watchers.current.get(watch.node) == Some(group);
+            if is_current && self.members.of(group).next().is_none() {
+                watchers.current.remove(watch.node);
+                watchers.names.deactivate(watch.node);
+            }
         }
         watchers.names.remove(watch.node);
         true
     }
 
-    /// Queues a watch, if it has undelivered changes.
+    /// Queues a watch, if it has undelivered changes. One whose group has changed is queued with the group.
     pub(super) fn queue(&mut self, id: WatchId) {
-        if let Some(watch) = self.watches.get_mut(id).filter(|watch| watch.undelivered.is_some()) {
-            watch.queue(id, &mut self.ready);
+        if let Some(watch) = self.watches.get_mut(id)
+            && let State::Behind(_) = watch.state
+            && !watch.queued
+        {
+            watch.queued = true;
+            self.ready.push_back(Ready::Watch(id));
+        }
+    }
+
+    /// Returns the revision of the first undelivered change of a watch.
+    fn first_undelivered(&self, watch: &Watch) -> Option<u64> {
+        match watch.state {
+            State::Behind(revision) => Some(revision),
+            State::In(group) => self.changed.get(group),
         }
     }
 
@@ -240,13 +287,35 @@ impl History {
         !self.ready.is_empty()
     }
 
+    /// Returns the next watch with undelivered changes. `None` does not mean that there is none, unless
+    /// [`History::has_ready`] says so.
     pub(super) fn next_ready(&mut self) -> Option<WatchId> {
-        while let Some(id) = self.ready.pop_front() {
-            if let Some(watch) = self.watches.get_mut(id) {
-                watch.queued = false;
-                if watch.undelivered.is_some() {
-                    return Some(id);
+        for _ in 0..LOOKS_MAX {
+            let &first = self.ready.front()?;
+            self.work += 1;
+            let group = match first {
+                Ready::Watch(id) => {
+                    self.ready.pop_front();
+                    let Some(watch) = self.watches.get_mut(id) else { continue };
+                    watch.queued = false;
+                    if let State::Behind(_) = watch.state {
+                        return Some(id);
+                    }
+                    continue;
                 }
+                Ready::Group(group) => group,
+            };
+            let Some((_, id)) = self.members.of(group).next() else {
+                self.ready.pop_front();
+                self.changed.remove(group);
+                continue;
+            };
+            self.members.remove((group, id));
+            if let (Some(watch), Some(revision)) = (self.watches.get_mut(id), self.changed.get(group)) {
+                // A watch begins at the next revision at the latest, and goes on after one that it has delivered.
+                debug_assert!(watch.from <= revision);
+                watch.state = State::Behind(revision);
+                return Some(id);
             }
         }
         None
@@ -254,7 +323,7 @@ impl History {
 
     pub(super) fn undelivered(&self, id: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
         let watch = self.watches.get(id).ok_or(WatchError::Unknown)?;
-        let from = watch.undelivered.unwrap_or(u64::MAX);
+        let from = self.first_undelivered(watch).unwrap_or(u64::MAX);
         if from < self.oldest {
             return Err(WatchError::Compacted { oldest: self.oldest });
         }
@@ -268,29 +337,17 @@ impl History {
     /// Notes that `sent` changes up to a revision were sent.
     pub(super) fn delivered(&mut self, id: WatchId, through: u64, sent: usize) {
         let Some(watch) = self.watches.get(id) else { return };
-        let Some(first) = watch.undelivered else { return };
+        let Some(first) = self.first_undelivered(watch) else { return };
         let from = through.saturating_add(1).max(watch.from);
-        let undelivered = self.find(watch, from);
         let rest = self.since(from).len();
-        // Changes of other keys between those that were sent were looked at, too.
+        // Changes of other keys between those that were sent were looked at to send them, and all later ones here and
+        // before that.
         let between = (self.since(first).len() - rest).saturating_sub(sent);
         self.work += (between + 2 * rest) as u64 / CHANGES_PER_UNIT;
-        let Self { watches, ready, of_keys, of_prefixes, .. } = self;
-        let Some(watch) = watches.get_mut(id) else { return };
-        (watch.from, watch.undelivered) = (from, undelivered);
-        if undelivered.is_some() {
-            return watch.queue(id, ready);
+        if let State::In(group) = watch.state {
+            self.members.remove((group, id));
         }
-        let watchers = if watch.is_prefix { of_prefixes } else { of_keys };
-        watchers.add_idle(watch.node, id);
-    }
-
-    const fn index(&mut self, is_prefix: bool) -> &mut Watchers {
-        if is_prefix { &mut self.of_prefixes } else { &mut self.of_keys }
-    }
-
-    fn find(&self, watch: &Watch, from: u64) -> Option<u64> {
-        self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision)
+        self.go_on(id, from);
     }
 
     pub(super) fn take_work(&mut self) -> u64 {
@@ -306,13 +363,6 @@ impl History {
 }
 
 impl Watch {
-    fn queue(&mut self, id: WatchId, ready: &mut VecDeque<WatchId>) {
-        if !self.queued {
-            self.queued = true;
-            ready.push_back(id);
-        }
-    }
-
     fn matches(&self, key: &[u8]) -> bool {
         if self.is_prefix { key.starts_with(&self.name) } else { *key == *self.name }
     }
@@ -366,6 +416,54 @@ mod tests {
         assert!(watches.iter().all(|&watch| history.unwatch(watch)));
         history.record(11, &key, None);
         assert_eq!(history.next_ready(), None);
+    }
+
+    #[test]
+    fn a_change_of_a_key_with_many_watches_costs_little_until_they_are_returned() {
+        let mut history = History::new(HistoryLimits::default(), 0);
+        let watch = |history: &mut History| history.watch(Watched::Key(b"a"), 1).expect("a watch");
+        let watches: Vec<WatchId> = (0..1000).map(|_| watch(&mut history)).collect();
+        history.take_work();
+        history.record(1, b"a", None);
+        assert!(history.take_work() < 5, "they are not looked at");
+        let revisions = |history: &History, id| {
+            let changes = history.undelivered(id).expect("kept");
+            changes.map(|change| change.revision).collect::<Vec<u64>>()
+        };
+        // One delivers its change before the others are returned, and the key changes again.
+        assert_eq!(history.next_ready(), Some(watches[0]));
+        history.delivered(watches[0], 1, 1);
+        assert_eq!(revisions(&history, watches[0]), [0; 0]);
+        history.record(2, b"a", None);
+        assert_eq!((revisions(&history, watches[0]), revisions(&history, watches[1])), (vec![2], vec![1, 2]));
+        assert!(history.unwatch(watches[1]) && history.unwatch(watches[999]));
+        let mut returned = Vec::new();
+        while let Some(id) = history.next_ready() {
+            let last = revisions(&history, id).last().copied().expect("a change");
+            history.delivered(id, last, 2);
+            returned.push(id);
+        }
+        returned.sort();
+        assert_eq!(returned, [&watches[..1], &watches[2..999]].concat(), "each once");
+        assert!(!history.has_ready() && history.changed.is_empty());
+        for id in returned {
+            assert!(history.unwatch(id));
+        }
+        assert!(history.members.is_empty() && history.of_keys.current.is_empty());
+    }
+
+    #[test]
+    fn ended_watches_are_skipped_in_steps() {
+        let mut history = History::new(HistoryLimits::default(), 0);
+        history.record(1, b"a", None);
+        let mut watch = || history.watch(Watched::Key(b"a"), 1).expect("a watch");
+        let watches: Vec<WatchId> = (0..1000).map(|_| watch()).collect();
+        for &id in &watches[..999] {
+            history.unwatch(id);
+        }
+        let calls: Vec<Option<WatchId>> = core::iter::repeat_with(|| history.next_ready()).take(4).collect();
+        assert_eq!(calls, [None, None, None, Some(watches[999])]);
+        assert!(!history.has_ready());
     }
 
     #[test]

@@ -385,9 +385,12 @@ impl Engine {
     }
 
     /// Returns the next watch with undelivered changes. Each is returned once, and again when there are more
-    /// changes after [`Engine::delivered`].
+    /// changes after [`Engine::delivered`]. If there are many that have ended, it returns `None` before the last.
     pub fn next_ready_watch(&mut self) -> Option<WatchId> {
-        self.extras.as_mut()?.history.next_ready()
+        let history = &mut self.extras.as_mut()?.history;
+        let (watch, work) = (history.next_ready(), history.take_work());
+        self.count_work(work);
+        watch
     }
 
     /// Returns the undelivered changes of a watch, in order.

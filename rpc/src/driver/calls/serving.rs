@@ -235,6 +235,13 @@ impl ServerShared {
         Held { holder: Arc::<Self>::clone(self), quota, payload_bytes, counted }
     }
 
+    /// Notes that a connection has no incomplete payload any more.
+    fn completed(&self, quota: QuotaId) {
+        if self.intake().completed(quota) == Released::Again {
+            self.io.schedule(Instant::ORIGIN, self.token);
+        }
+    }
+
     /// Schedules the end of the pool of buffers, which a request of this many bytes has just used.
     fn schedule_pool_end(&self, payload_bytes: u64) {
         if let (true, Some(at)) = (payload_bytes >= LONG_BYTES_MIN as u64, self.buffer_pool.until()) {

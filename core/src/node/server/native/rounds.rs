@@ -387,7 +387,7 @@ impl Native {
     }
 
     /// Returns whether so many notifications wait that no more should be caused.
-    pub(super) fn is_notifying_many(&self) -> bool {
+    pub(in crate::node::server) fn is_notifying_many(&self) -> bool {
         self.notifications.len() >= NOTIFICATIONS_MAX
     }
 

@@ -113,10 +113,10 @@ fn a_watch_tells_of_each_change_of_its_keys_once_and_in_order() {
     assert_eq!(undelivered(&engine, all).unwrap().len(), 7);
 
     assert_eq!([engine.next_ready_watch(), engine.next_ready_watch()], [Some(key), Some(prefix)]);
-    engine.delivered(prefix, 5, 1);
+    engine.delivered(prefix, 5, 2);
     assert_eq!(undelivered(&engine, prefix).unwrap(), told_of_prefix[2..]);
     assert_eq!(engine.next_ready_watch(), Some(prefix), "there is a rest");
-    engine.delivered(prefix, 8, 1);
+    engine.delivered(prefix, 8, 2);
     assert_eq!((undelivered(&engine, prefix).unwrap().len(), engine.next_ready_watch()), (0, None));
     set(&mut engine, "/p/x", "again");
     assert_eq!(engine.next_ready_watch(), Some(prefix), "only it has delivered the earlier changes");
@@ -158,7 +158,7 @@ fn the_history_is_bounded_in_bytes() {
     assert_eq!(oldest(&engine), Some(7), "a value that is too long to be kept displaces no others");
     let watch = engine.watch(Watched::Key(b"/k"), 7).expect("within the history");
     assert_eq!(undelivered(&engine, watch).map(|changes| changes.len()), Ok(4), "those before it");
-    engine.delivered(watch, 10, 1);
+    engine.delivered(watch, 10, 4);
     assert_eq!(undelivered(&engine, watch), Err(WatchError::Compacted { oldest: 12 }));
 }
 
@@ -237,7 +237,7 @@ fn watches_agree_with_a_log() {
                             let some = 1 + usize::try_from(rng.below(lines.len() as u64)).unwrap();
                             let last = lines[some - 1].split(' ').next().unwrap().parse().unwrap();
                             last_received_at[index].extend_from_slice(&lines[..some]);
-                            engine.delivered(id, last, 1);
+                            engine.delivered(id, last, some);
                         }
                         Err(WatchError::Compacted { .. }) => {
                             overruns += 1;

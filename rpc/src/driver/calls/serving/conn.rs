@@ -312,6 +312,9 @@ impl Conn {
                         (state.receiving.remove(&call), state.callee.peer())
                     {
                         let Receiving { handler, payload, kind, deadline, held } = receiving;
+                        if state.receiving.is_empty() {
+                            shared.completed(self.quota);
+                        }
                         jobs.push(Job {
                             handler,
                             caller: caller.clone(),

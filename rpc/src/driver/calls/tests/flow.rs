@@ -363,6 +363,38 @@ fn a_payload_that_fills_the_worker_is_read_on_when_its_caller_is_below_its_quota
     scene.until_idle(1);
 }
 
+/// Each has sent part of its payload when the worker is full, so no request ends until a payload is complete.
+#[test]
+fn payloads_that_fill_the_worker_together_are_completed_one_after_the_other() {
+    const PAYLOAD_BYTES: u64 = 16 << 20;
+    let intake = IntakeLimits { bytes_max: 4 << 20, reserved_requests: 0, ..IntakeLimits::default() };
+    let scene = scene_with(RpcServerOptions { intake, ..server_options() }, client_options());
+    let request = CallerFrame::Request { deadline_ms: 0, payload_bytes: PAYLOAD_BYTES, handler: b"length" };
+    let part = [&Header::of_data(1, 1 << 20).to_bytes()[..], &[7; 1 << 20]].concat();
+    let mut streams = [(); 4].map(|()| greeting(&scene));
+    for stream in &mut streams {
+        stream.write_all(&frame(1, &request)).expect("written");
+        stream.write_all(&part).expect("written");
+    }
+    until("they do not come", || scene.server.held().0 == 4 && scene.server.held().1 >= 4 << 20);
+    let writers = streams.each_ref().map(|stream| {
+        let (mut stream, part) = (stream.try_clone().expect("a descriptor"), part.clone());
+        std::thread::spawn(move || (1..16).for_each(|_| stream.write_all(&part).expect("written")))
+    });
+    let mut held_max = 0;
+    while !writers.iter().all(std::thread::JoinHandle::is_finished) {
+        held_max = held_max.max(scene.server.held().1);
+        std::thread::yield_now();
+    }
+    writers.map(|writer| writer.join().expect("no panic"));
+    for mut stream in streams {
+        let answered = core::iter::repeat_with(|| next_frame(&mut stream)).find(|frame| frame.0 == RESPONSE);
+        assert_eq!(answered.map(|frame| frame.1), Some(1));
+    }
+    assert!(held_max <= (4 << 20) + PAYLOAD_BYTES + (4 << 20), "{held_max}");
+    scene.until_idle(0);
+}
+
 #[test]
 fn callers_that_announce_much_and_send_nothing_hold_up_no_others() {
     let intake = IntakeLimits { bytes_max: 8 << 20, reserved_requests: 0, ..IntakeLimits::default() };
