@@ -382,7 +382,7 @@ impl Default for RendezvousLimits {
             runs_max: 1 << 16,
             run_id_bytes_max: 1024,
             failure_bytes_max: 1024,
-            nodes_per_run_max: 1 << 17,
+            nodes_per_run_max: 1 << 15,
             node_name_bytes_max: 256,
             labels_max: 32,
             label_bytes_max: 2048,

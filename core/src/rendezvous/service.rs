@@ -160,14 +160,10 @@ impl Rendezvous {
                     Ok(())
                 })
             }
-            Input::Tick => {
-                while let Some((when, run)) = self.timers.first()
-                    && when <= now
-                {
-                    self.update_run(now, run, &mut |_, _| Ok(()))?;
-                }
-                Ok(())
-            }
+            Input::Tick => match self.timers.first() {
+                Some((when, run)) if when <= now => self.update_run(now, run, &mut |_, _| Ok(())),
+                _ => Ok(()),
+            },
         }
     }
 

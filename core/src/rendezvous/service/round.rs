@@ -99,6 +99,9 @@ pub struct WaitingNode<'a> {
     pub local_world_size: u32,
 }
 
+/// Most nodes that are looked up to find those that are missing.
+const LOOKUPS_MAX: u32 = 4096;
+
 /// The last round of a run, live or over.
 #[derive(Debug)]
 pub struct RoundRecord {
@@ -155,16 +158,22 @@ impl RoundRecord {
     }
 
     /// Returns the number of nodes that are missing for the next round, and the first `count_max` of those that are not
-    /// forgotten. `has_node`: whether a node is in the run.
+    /// forgotten. `has_node`: whether a node is in the run. It is asked about the first 4,096 nodes that are gone, so that
+    /// thousands of nodes that time out one after the other take no long turns; the others count as missing.
     pub(super) fn missing(
         &self,
         count_max: usize,
         has_node: impl Fn(&NodeName) -> bool,
     ) -> (u32, Vec<&RoundMember>) {
         let (mut count, mut missing) = (self.world_size, Vec::new());
+        let mut lookups_left = LOOKUPS_MAX;
+        let mut is_again = |member: &RoundMember| {
+            lookups_left = lookups_left.saturating_sub(1);
+            lookups_left > 0 && has_node(&member.node)
+        };
         for member in &self.members {
             let state = member.member_state;
-            if state == MemberState::Back || state.is_gone() && has_node(&member.node) {
+            if state == MemberState::Back || state.is_gone() && is_again(member) {
                 count = count.saturating_sub(1);
             } else if missing.len() < count_max {
                 missing.push(member);

@@ -8,6 +8,7 @@ use crate::ordered::{Index, Map, Set, numbers};
 use crate::prelude::*;
 use crate::store::value_ref::ValueRef;
 use alloc::collections::VecDeque;
+use core::num::NonZeroU64;
 
 /// Id of a watch of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,7 +101,8 @@ struct Watch {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// It has an undelivered change if its group has.
+    /// It has no undelivered change, or its group has changed and it has not been returned by
+    /// [`History::next_ready`] since.
     In(GroupId),
     /// Its first undelivered change has this revision.
     Behind(u64),
@@ -119,8 +121,8 @@ struct Watchers {
 #[derive(Clone, Copy, Debug)]
 enum Ready {
     Watch(WatchId),
-    /// All watches of a group that has changed.
-    Group(GroupId),
+    /// All watches of a group that has changed, with the revision of the change.
+    Group(GroupId, NonZeroU64),
 }
 
 #[derive(Debug)]
@@ -137,8 +139,6 @@ pub(super) struct History {
     last_group: u64,
     /// The watches of all groups.
     members: Set<(GroupId, WatchId)>,
-    /// The revision at which a group changed.
-    changed: Index<GroupId, u64>,
     /// Watches in the order in which they got undelivered changes. Some may have delivered them since, or have
     /// ended: `next_ready` skips those, because searching the queue would take time.
     ready: VecDeque<Ready>,
@@ -160,7 +160,6 @@ impl History {
             of_prefixes: Watchers::default(),
             last_group: 0,
             members: Set::new(),
-            changed: Index::new(),
             ready: VecDeque::new(),
             work: 0,
         }
@@ -174,13 +173,14 @@ impl History {
         self.bytes += change.cost();
         self.changes.push_back(change);
         self.work += 1;
-        let Self { changed, ready, work, of_keys, of_prefixes, .. } = self;
+        // Revisions begin at 1.
+        let change = NonZeroU64::new(revision).unwrap_or(NonZeroU64::MIN);
+        let Self { ready, work, of_keys, of_prefixes, .. } = self;
         let mut notify = |watchers: &mut Watchers, node| {
             if let Some(group) = watchers.current.remove(node) {
                 *work += 1;
                 watchers.names.deactivate(node);
-                changed.insert(group, revision);
-                ready.push_back(Ready::Group(group));
+                ready.push_back(Ready::Group(group, change));
             }
         };
         if let Some(node) = of_keys.names.find(key) {
@@ -259,7 +259,7 @@ impl History {
         true
     }
 
-    /// Queues a watch, if it has undelivered changes. One whose group has changed is queued with the group.
+    /// Queues a watch, if it has undelivered changes. One that is in a group is queued with the group.
     pub(super) fn queue(&mut self, id: WatchId) {
         if let Some(watch) = self.watches.get_mut(id)
             && let State::Behind(_) = watch.state
@@ -267,14 +267,6 @@ impl History {
         {
             watch.queued = true;
             self.ready.push_back(Ready::Watch(id));
-        }
-    }
-
-    /// Returns the revision of the first undelivered change of a watch.
-    fn first_undelivered(&self, watch: &Watch) -> Option<u64> {
-        match watch.state {
-            State::Behind(revision) => Some(revision),
-            State::In(group) => self.changed.get(group),
         }
     }
 
@@ -293,7 +285,7 @@ impl History {
         for _ in 0..LOOKS_MAX {
             let &first = self.ready.front()?;
             self.work += 1;
-            let group = match first {
+            let (group, revision) = match first {
                 Ready::Watch(id) => {
                     self.ready.pop_front();
                     let Some(watch) = self.watches.get_mut(id) else { continue };
@@ -303,15 +295,14 @@ impl History {
                     }
                     continue;
                 }
-                Ready::Group(group) => group,
+                Ready::Group(group, revision) => (group, revision.get()),
             };
             let Some((_, id)) = self.members.of(group).next() else {
                 self.ready.pop_front();
-                self.changed.remove(group);
                 continue;
             };
             self.members.remove((group, id));
-            if let (Some(watch), Some(revision)) = (self.watches.get_mut(id), self.changed.get(group)) {
+            if let Some(watch) = self.watches.get_mut(id) {
                 // A watch begins at the next revision at the latest, and goes on after one that it has delivered.
                 debug_assert!(watch.from <= revision);
                 watch.state = State::Behind(revision);
@@ -321,9 +312,12 @@ impl History {
         None
     }
 
-    pub(super) fn undelivered(&self, id: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
+    pub(super) fn undelivered(
+        &self,
+        id: WatchId,
+    ) -> Result<impl Iterator<Item = ChangeRef<'_>> + Clone, WatchError> {
         let watch = self.watches.get(id).ok_or(WatchError::Unknown)?;
-        let from = self.first_undelivered(watch).unwrap_or(u64::MAX);
+        let from = if let State::Behind(revision) = watch.state { revision } else { u64::MAX };
         if from < self.oldest {
             return Err(WatchError::Compacted { oldest: self.oldest });
         }
@@ -337,16 +331,13 @@ impl History {
     /// Notes that `sent` changes up to a revision were sent.
     pub(super) fn delivered(&mut self, id: WatchId, through: u64, sent: usize) {
         let Some(watch) = self.watches.get(id) else { return };
-        let Some(first) = self.first_undelivered(watch) else { return };
+        let State::Behind(first) = watch.state else { return };
         let from = through.saturating_add(1).max(watch.from);
         let rest = self.since(from).len();
         // Changes of other keys between those that were sent were looked at to send them, and all later ones here and
         // before that.
         let between = (self.since(first).len() - rest).saturating_sub(sent);
         self.work += (between + 2 * rest) as u64 / CHANGES_PER_UNIT;
-        if let State::In(group) = watch.state {
-            self.members.remove((group, id));
-        }
         self.go_on(id, from);
     }
 
@@ -356,7 +347,7 @@ impl History {
     }
 
     /// Returns the changes from a revision on.
-    fn since(&self, revision: u64) -> impl ExactSizeIterator<Item = &Change> {
+    fn since(&self, revision: u64) -> impl ExactSizeIterator<Item = &Change> + Clone {
         let start = self.changes.partition_point(|change| change.revision < revision);
         self.changes.range(start..)
     }
@@ -435,17 +426,17 @@ mod tests {
         history.delivered(watches[0], 1, 1);
         assert_eq!(revisions(&history, watches[0]), [0; 0]);
         history.record(2, b"a", None);
-        assert_eq!((revisions(&history, watches[0]), revisions(&history, watches[1])), (vec![2], vec![1, 2]));
         assert!(history.unwatch(watches[1]) && history.unwatch(watches[999]));
         let mut returned = Vec::new();
         while let Some(id) = history.next_ready() {
-            let last = revisions(&history, id).last().copied().expect("a change");
-            history.delivered(id, last, 2);
+            let expected: &[u64] = if id == watches[0] { &[2] } else { &[1, 2] };
+            assert_eq!(revisions(&history, id), expected);
+            history.delivered(id, 2, expected.len());
             returned.push(id);
         }
         returned.sort();
         assert_eq!(returned, [&watches[..1], &watches[2..999]].concat(), "each once");
-        assert!(!history.has_ready() && history.changed.is_empty());
+        assert!(!history.has_ready());
         for id in returned {
             assert!(history.unwatch(id));
         }
@@ -473,6 +464,7 @@ mod tests {
         history.record(1, b"a", None);
         (2..1602).for_each(|revision| history.record(revision, b"b", None));
         history.record(1602, b"a", None);
+        assert_eq!(history.next_ready(), Some(watch));
         assert_eq!(history.undelivered(watch).expect("kept").count(), 2);
         history.take_work();
         history.delivered(watch, 1602, 2);

@@ -393,11 +393,14 @@ impl Engine {
         watch
     }
 
-    /// Returns the undelivered changes of a watch, in order.
+    /// Returns the undelivered changes of a watch that [`Engine::next_ready_watch`] has returned, in order.
     ///
     /// # Errors
     /// The watch does not exist, or its next change is no longer in the history.
-    pub fn undelivered(&self, watch: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
+    pub fn undelivered(
+        &self,
+        watch: WatchId,
+    ) -> Result<impl Iterator<Item = ChangeRef<'_>> + Clone, WatchError> {
         self.extras.as_ref().ok_or(WatchError::Unknown)?.history.undelivered(watch)
     }
 

@@ -29,6 +29,8 @@ pub(super) const NODE_COST_BYTES: u64 = 2688;
 /// Charge of a label of a node in addition to its bytes.
 const LABEL_COST_BYTES: u64 = 96;
 
+/// Units of work that an update of a run costs, without what it causes.
+const RUN_WORK: u64 = 8;
 /// Nodes that one unit of work passes over.
 const NODES_PER_UNIT: u64 = 16;
 
@@ -337,11 +339,16 @@ impl Native {
         self.drain_rounds(context);
     }
 
+    /// Updates the runs that are due: at least one in each tick.
     pub(super) fn tick_rounds(&mut self, context: &mut ServerContext<'_>) {
-        if self.rendezvous.poll_timeout().is_some_and(|at| at <= context.now) {
+        while self.rendezvous.poll_timeout().is_some_and(|at| at <= context.now) {
             // A tick is never refused.
             let _ = self.rendezvous.handle(context.now, Input::Tick);
+            context.budget.subtract(RUN_WORK);
             self.drain_rounds(context);
+            if self.is_notifying_many() || context.is_budget_spent() {
+                return;
+            }
         }
     }
 
@@ -357,7 +364,9 @@ impl Native {
     }
 
     fn drain_rounds(&mut self, context: &mut ServerContext<'_>) {
+        let mut outputs = 0;
         while let Some(output) = self.rendezvous.poll_output() {
+            outputs += 1;
             match output {
                 // Round numbers are never used twice, but a client that knows the prefix may have written there too
                 // early.
@@ -383,7 +392,10 @@ impl Native {
                 }
             }
         }
-        context.for_others(|context| self.notify_participants(context));
+        context.for_others(|context| {
+            context.budget.subtract(outputs / NODES_PER_UNIT);
+            self.notify_participants(context);
+        });
     }
 
     /// Returns whether so many notifications wait that no more should be caused.

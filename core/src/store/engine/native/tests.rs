@@ -107,12 +107,12 @@ fn a_watch_tells_of_each_change_of_its_keys_once_and_in_order() {
     engine
         .apply(A, &Request::CompareSet { key: Key::raw(b"/p/n"), expected: b"no", desired: b"x" })
         .expect("legal");
+    assert_eq!([engine.next_ready_watch(), engine.next_ready_watch()], [Some(key), Some(prefix)]);
     assert_eq!(undelivered(&engine, key).unwrap(), ["2 /a=1"]);
     let told_of_prefix = ["3 /p/x=2", "5 /p/n=5", "6 /p/n=50", "8 /p/x=-"];
     assert_eq!(undelivered(&engine, prefix).unwrap(), told_of_prefix);
     assert_eq!(undelivered(&engine, all).unwrap().len(), 7);
 
-    assert_eq!([engine.next_ready_watch(), engine.next_ready_watch()], [Some(key), Some(prefix)]);
     engine.delivered(prefix, 5, 2);
     assert_eq!(undelivered(&engine, prefix).unwrap(), told_of_prefix[2..]);
     assert_eq!(engine.next_ready_watch(), Some(prefix), "there is a rest");
@@ -139,6 +139,7 @@ fn a_watch_behind_the_history_gets_its_oldest_revision() {
         set(&mut engine, if number == 2 { "/a" } else { "/b" }, "x");
     }
     assert_eq!(oldest(&engine), Some(3));
+    assert_eq!((engine.next_ready_watch(), engine.next_ready_watch()), (Some(slow), None));
     assert_eq!(undelivered(&engine, slow), Err(WatchError::Compacted { oldest: 3 }));
     assert_eq!(undelivered(&engine, idle), Ok(vec![]), "no undelivered change is lost");
     engine.start_history(HistoryLimits::default());
@@ -153,6 +154,7 @@ fn the_history_is_bounded_in_bytes() {
         set(&mut engine, "/k", &"v".repeat(134));
     }
     assert_eq!(oldest(&engine), Some(6), "five changes of 200 bytes");
+    assert_eq!(engine.next_ready_watch(), Some(watch));
     assert!(undelivered(&engine, watch).is_err());
     set(&mut engine, "/k", &"v".repeat(2000));
     assert_eq!(oldest(&engine), Some(7), "a value that is too long to be kept displaces no others");
@@ -249,6 +251,8 @@ fn watches_agree_with_a_log() {
                 }
             }
         }
+        // All that are ready now.
+        while engine.next_ready_watch().is_some() {}
         for (index, scope) in scopes.into_iter().enumerate() {
             if let Some(id) = watches[index] {
                 match undelivered(&engine, id) {
@@ -293,6 +297,7 @@ fn leased_keys_vanish_with_their_lease_and_only_then() {
     engine.lease_renew(at(50), timed).expect("it lives");
     assert_eq!((engine.next_lease_expiry(), lease_expire(&mut engine, at(149))), (Some(at(150)), None));
     assert_eq!((lease_expire(&mut engine, at(150)), lease_expire(&mut engine, at(150))), (Some(timed), None));
+    assert_eq!(engine.next_ready_watch(), Some(watch));
     assert_eq!(undelivered(&engine, watch).unwrap(), ["5 /a=-"]);
     assert_eq!(engine.lease_renew(at(151), timed), Err(LeaseError::Unknown(timed.0)));
 
