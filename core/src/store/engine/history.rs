@@ -183,11 +183,15 @@ impl History {
                 ready.push_back(Ready::Group(group, change));
             }
         };
-        if let Some(node) = of_keys.names.find(key) {
+        if !of_keys.current.is_empty()
+            && let Some(node) = of_keys.names.find(key)
+        {
             notify(of_keys, node);
         }
         let mut lookup = Lookup::new(key);
-        while let Some(node) = of_prefixes.names.next(&mut lookup) {
+        while !of_prefixes.current.is_empty()
+            && let Some(node) = of_prefixes.names.next(&mut lookup)
+        {
             notify(of_prefixes, node);
         }
         while self.changes.len() > self.limits.changes_max || self.bytes > self.limits.bytes_max {

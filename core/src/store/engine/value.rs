@@ -90,6 +90,8 @@ impl ValueRef<'_> {
 pub enum KeptValue {
     /// Copy of a short one.
     Copy(Box<[u8]>),
+    /// A counter.
+    Number(i64),
     /// A long one.
     Shared(SharedBytes),
 }
@@ -97,8 +99,9 @@ pub enum KeptValue {
 impl From<ValueRef<'_>> for KeptValue {
     fn from(value: ValueRef<'_>) -> Self {
         match value {
+            ValueRef::Bytes(bytes) => Self::Copy(bytes.into()),
+            ValueRef::Number(number) => Self::Number(number),
             ValueRef::Shared(bytes) => Self::Shared(bytes.clone()),
-            _ => Self::Copy(value.read(|bytes| bytes.into())),
         }
     }
 }
@@ -108,6 +111,7 @@ impl KeptValue {
     pub const fn as_ref(&self) -> ValueRef<'_> {
         match self {
             Self::Copy(bytes) => ValueRef::Bytes(bytes),
+            Self::Number(number) => ValueRef::Number(*number),
             Self::Shared(bytes) => ValueRef::Shared(bytes),
         }
     }
@@ -116,6 +120,7 @@ impl KeptValue {
     pub const fn held_bytes(&self) -> usize {
         match self {
             Self::Copy(bytes) => bytes.len(),
+            Self::Number(_) => 0,
             Self::Shared(bytes) => bytes.held_bytes(),
         }
     }

@@ -142,7 +142,9 @@ impl Native {
 
     /// Sends the answers of the barriers. Those that exceed the turn follow at the next tick.
     pub(super) fn drain_barriers(&mut self, context: &mut ServerContext<'_>) {
-        context.for_others(|context| self.answer_arrivals(context));
+        if self.barriers.has_output() {
+            context.for_others(|context| self.answer_arrivals(context));
+        }
     }
 
     fn answer_arrivals(&mut self, context: &mut ServerContext<'_>) {

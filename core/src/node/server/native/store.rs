@@ -361,7 +361,9 @@ impl Native {
     /// Answers the requests whose waits have ended. If the value has been removed again by then, the request continues
     /// to wait.
     pub(in crate::node::server) fn serve_released(&mut self, context: &mut ServerContext<'_>) {
-        context.for_others(|context| self.answer_released(context));
+        if self.has_released() {
+            context.for_others(|context| self.answer_released(context));
+        }
     }
 
     fn answer_released(&mut self, context: &mut ServerContext<'_>) {
