@@ -191,7 +191,7 @@ struct Log {
 struct Unwritten {
     /// Because stderr was too slow.
     dropped: AtomicU64,
-    /// About closed connections, because there were too many.
+    /// About closed connections or ends of sessions, because there were too many.
     omitted: AtomicU64,
 }
 
@@ -244,15 +244,10 @@ impl Log {
 
     fn observer(&self, style: LogStyle) -> Box<dyn FnMut(&Event) + Send> {
         let (lines, unwritten) = (self.lines.clone(), Arc::clone(&self.unwritten));
-        let (mut closed, mut ended, clock) = (LineLimit::default(), LineLimit::default(), Clock::new());
+        let (mut limits, clock) = (LineLimits::default(), Clock::new());
         Box::new(move |event| {
             let Some(line) = line(style, event) else { return };
-            let limit = match event {
-                Event::Closed { .. } => Some(&mut closed),
-                Event::SessionEnded { run_id: None, .. } => Some(&mut ended),
-                _ => None,
-            };
-            if limit.is_some_and(|limit| !limit.admit(clock.now())) {
+            if !limits.admit(event, clock.now()) {
                 unwritten.omitted.fetch_add(1, Ordering::Relaxed);
             } else if let Err(TrySendError::Full(_)) = lines.try_send(line) {
                 unwritten.dropped.fetch_add(1, Ordering::Relaxed);
@@ -267,8 +262,26 @@ impl Log {
     }
 }
 
-/// Bound on the rate of the log lines of one kind. Strangers can cause lines about closed connections, and clients
-/// those about ends of sessions that are in no run. They must not be able to fill the log's disk.
+/// Bounds on the rates of log lines. Strangers can cause lines about closed connections, and clients those about ends of
+/// sessions that are in no run. They must not be able to fill the log's disk, nor to keep the other kind out of the log.
+#[derive(Default)]
+struct LineLimits {
+    closed: LineLimit,
+    ended: LineLimit,
+}
+
+impl LineLimits {
+    /// Returns whether the line about an event is logged.
+    fn admit(&mut self, event: &Event, now: Instant) -> bool {
+        match event {
+            Event::Closed { .. } => self.closed.admit(now),
+            Event::SessionEnded { run_id: None, .. } => self.ended.admit(now),
+            _ => true,
+        }
+    }
+}
+
+/// Bound on the rate of lines of one kind.
 #[derive(Default)]
 struct LineLimit {
     /// Start of the period that is counted.
@@ -308,6 +321,10 @@ fn line(style: LogStyle, event: &Event) -> Option<String> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use rendezvous_core::ids::ConnId;
+    use rendezvous_core::node::server::CloseReason;
+    use rendezvous_core::session::table::SessionId;
+    use rendezvous_core::wire::native::Why;
 
     #[test]
     fn the_default_of_stored_bytes_is_the_librarys() {
@@ -322,10 +339,23 @@ mod tests {
 
     #[test]
     fn a_flood_of_closed_connections_is_logged_in_part() {
-        let (mut limit, start) = (LineLimit::default(), Instant::ORIGIN);
-        let logged = (0..1000).filter(|_| limit.admit(start)).count();
+        let (mut limits, start) = (LineLimits::default(), Instant::ORIGIN);
+        let peer = "127.0.0.1:1".parse().expect("an address");
+        let conn = ConnId { index: 0, generation: 0 };
+        let closed = Event::Closed { conn, peer, reason: CloseReason::PeerClosed };
+        let ended = |run_id: Option<&str>| Event::SessionEnded {
+            session: SessionId(1),
+            node: (*b"a").into(),
+            run_id: run_id.map(Into::into),
+            why: Why::Connection,
+        };
+        let logged = (0..1000).filter(|_| limits.admit(&closed, start)).count();
         assert_eq!(logged, LINES_PER_PERIOD_MAX as usize);
-        assert!(!limit.admit(start + LIMIT_PERIOD / 2), "the period is not over");
-        assert!(limit.admit(start + LIMIT_PERIOD));
+        assert!(limits.admit(&ended(None), start), "it is of another kind");
+        let logged = (0..1000).filter(|_| limits.admit(&ended(None), start)).count();
+        assert_eq!(logged, LINES_PER_PERIOD_MAX as usize - 1);
+        assert!((0..1000).all(|_| limits.admit(&ended(Some("run")), start)));
+        assert!(!limits.admit(&closed, start + LIMIT_PERIOD / 2), "the period is not over");
+        assert!(limits.admit(&closed, start + LIMIT_PERIOD));
     }
 }

@@ -111,9 +111,9 @@ struct Quota {
 ///
 /// - When the worker has no capacity, connections are not read, with two exceptions. A connection below a small reserve
 ///   is read, so that a caller with few requests is served however many others there are. One connection with an
-///   incomplete payload is read, so that requests that occupy capacity can end; when its payloads are complete, the next
-///   such connection is. So the limit may be exceeded by what one connection may have pending, and by the reserve of each
-///   other.
+///   incomplete payload is read, so that requests that occupy capacity can end. When its payloads are complete, or it
+///   is not read for another reason, the next such connection is. So the limit may be exceeded by what one connection may
+///   have pending, and by the reserve of each other.
 /// - Of a payload, the bytes that have arrived count against the limit, and a small reserve of those that have not: a
 ///   caller that announces much and sends nothing holds up no others.
 /// - Requests that their caller does not wait for are one-way calls, and calls that it gave up while a handler had
@@ -158,14 +158,15 @@ impl FairIntake {
     }
 
     /// The connection has ended.
-    pub fn close(&mut self, id: QuotaId) {
-        self.completed(id);
+    pub fn close(&mut self, id: QuotaId) -> Released {
+        let released = self.pass_turn(id);
         if let Some(quota) = self.quotas.get_mut(id.0).filter(|quota| quota.is_open) {
             (quota.is_open, quota.resumes_below) = (false, None);
             if quota.held.requests == 0 {
                 self.free.push(id.0);
             }
         }
+        released
     }
 
     /// A request with a payload of this many bytes begins. Returns how many of them count against the shared limit,
@@ -192,8 +193,8 @@ impl FairIntake {
         now
     }
 
-    /// The connection has no incomplete payload any more.
-    pub fn completed(&mut self, id: QuotaId) -> Released {
+    /// The connection has no incomplete payload any more, or is not read: another one may be in its stead.
+    pub fn pass_turn(&mut self, id: QuotaId) -> Released {
         if self.completing != Some(id) {
             return Released::AsBefore;
         }
@@ -204,11 +205,7 @@ impl FairIntake {
 
     /// A request with a payload of this many bytes has ended, of which `counted` counted.
     pub fn leave(&mut self, id: QuotaId, payload_bytes: u64, counted: u64) -> Released {
-        // If another payload of the connection is incomplete, its turn comes again.
-        let mut released = self.completed(id);
-        if self.total.leave(counted) == Released::Again {
-            released = Released::Again;
-        }
+        let mut released = self.total.leave(counted);
         if let Some(quota) = self.quotas.get_mut(id.0) {
             quota.held.subtract(payload_bytes);
             if quota.resumes_below.is_some_and(|limit| quota.held.is_below(limit)) {
@@ -223,7 +220,8 @@ impl FairIntake {
         released
     }
 
-    /// Whether a connection may be read. If not, [`FairIntake::leave`] returns when to check again.
+    /// Whether a connection may be read. If not, [`FairIntake::leave`], [`FairIntake::pass_turn`] or [`FairIntake::close`]
+    /// returns when to check again.
     pub fn may_read(&mut self, id: QuotaId, InFlight { awaited, is_receiving }: InFlight) -> bool {
         let limits = &self.limits;
         let (requests, bytes) = (limits.unawaited_requests_max, limits.unawaited_bytes_max);

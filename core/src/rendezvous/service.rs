@@ -7,7 +7,7 @@
 //! what the service does and why.
 //!
 //! Pass inputs to [`Rendezvous::handle`], drain [`Rendezvous::poll_output`], and pass [`Input::Tick`] at
-//! [`Rendezvous::poll_timeout`]. Time must not decrease between inputs.
+//! [`Rendezvous::poll_timeout`], until that is later. Time must not decrease between inputs.
 use crate::prelude::*;
 
 mod event;
@@ -165,6 +165,24 @@ impl Rendezvous {
                 _ => Ok(()),
             },
         }
+    }
+
+    /// Updates the run of a participant, and the run of this name, if they are due. To be called before a request of the
+    /// participant that depends on what happened before.
+    pub fn update(&mut self, now: Instant, participant: ParticipantId, run_id: &[u8]) {
+        let runs = [self.participants.get(participant), self.run_names.get(run_id).copied()];
+        for run in runs.into_iter().flatten() {
+            if self.runs.get(run).and_then(|run| run.armed).is_some_and(|due| due <= now) {
+                // An update alone is never refused.
+                let _ = self.update_run(now, run, &mut |_, _| Ok(()));
+            }
+        }
+    }
+
+    /// Returns the work since the last call, in units of [`crate::limits::ServerLimits::work_per_input_max`], without that
+    /// of the outputs.
+    pub fn take_work(&mut self) -> u64 {
+        core::mem::take(&mut self.effects.work)
     }
 
     /// Returns the next output; `None`: there are no more.
@@ -385,6 +403,7 @@ impl Rendezvous {
         let label_bytes = join.labels.iter().map(|(name, value)| name.len() + value.len()).sum();
         let bounded = [
             ("bytes of a node's host", join.node.host().len(), limits.node_name_bytes_max),
+            ("nodes that a round needs", join.settings.min_nodes as usize, limits.nodes_per_run_max),
             ("bytes of a node's address", join.address.len(), limits.node_name_bytes_max),
             ("labels of a node", join.labels.len(), limits.labels_max),
             ("bytes of a node's labels", label_bytes, limits.label_bytes_max),

@@ -81,8 +81,10 @@ impl Scratch {
     }
 }
 
-/// Most sessions that one tick checks, of which it ends at most one. Also what a tick costs, in units of work.
-pub(crate) const CHECKS_PER_TICK: u32 = 64;
+/// Most sessions that one tick checks, of which it ends at most one.
+const CHECKS_PER_TICK: u32 = 64;
+/// Units of work that a tick costs.
+pub(crate) const TICK_WORK: u64 = 64;
 /// Shortest time between two checks of a session that may be silent for long. A client may ask for heartbeats of a few
 /// milliseconds, and the checks would then cost more than its frames.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -558,10 +560,9 @@ impl Sessions {
         self.outputs.push_back(Output::Ended { session: id, conn, node: session.node, why });
     }
 
-    /// Sets the next time at which the session is checked. Received frames do not move it: the check considers them. A
-    /// session is checked once per heartbeat interval, but not more often than once a second and four times per heartbeat
-    /// timeout. If the server wakes up late for that, it detects that its process was not running before it takes the
-    /// client for silent.
+    /// Sets the next time at which the session is checked. Received frames do not move it: the check considers them. Checks
+    /// are a heartbeat interval apart, but at least a quarter of the heartbeat timeout, or a second if that is less. If the
+    /// server wakes up late for one, it detects that its process was not running before it takes the client for silent.
     #[inline(never)]
     fn arm(&mut self, now: Instant, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else { return };

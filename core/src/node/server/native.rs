@@ -23,9 +23,7 @@ use crate::limits::{ServerLimits, SessionLimits};
 use crate::ordered::{Map, Named};
 use crate::prelude::*;
 use crate::rendezvous::service::{Output as RunOutput, Rendezvous};
-use crate::session::table::{
-    CHECKS_PER_TICK, FrameRefused, Input, Outcome, Output, Scratch, SessionId, Sessions,
-};
+use crate::session::table::{FrameRefused, Input, Outcome, Output, Scratch, SessionId, Sessions, TICK_WORK};
 use crate::store::engine::{Engine, PrefixRemoved};
 use crate::store::txn::Write;
 use crate::wire::native::{
@@ -658,7 +656,7 @@ impl Native {
         while self.sessions.poll_timeout().is_some_and(|at| at <= context.now) {
             // A tick is never refused.
             let _ = self.sessions.handle(context.now, Input::Tick);
-            context.budget.subtract(CHECKS_PER_TICK.into());
+            context.budget.subtract(TICK_WORK);
             self.drain_sessions(context);
             if self.is_notifying_many() || context.is_budget_spent() {
                 return;

@@ -572,6 +572,21 @@ fn full_buffers_cost_the_one_who_fills_them() {
 }
 
 #[test]
+fn connections_that_are_due_at_once_are_closed_in_turns() {
+    let mut rig = Rig::new(ServerLimits { work_per_input_max: 100, ..ServerLimits::default() });
+    (0..100).for_each(|index| drop(rig.connect(index)));
+    rig.now = rig.now + ServerLimits::default().handshake_timeout;
+    rig.feed(Input::Tick);
+    assert!((1..20).contains(&rig.closed.len()), "{} in the first turn", rig.closed.len());
+    while rig.server.poll_timeout().is_some_and(|at| at <= rig.now) {
+        let before = rig.closed.len();
+        rig.feed(Input::Tick);
+        assert!(rig.closed.len() > before, "a turn without progress");
+    }
+    assert_eq!(rig.closed.len(), 100);
+}
+
+#[test]
 fn deadlines_and_places_of_gone_connections_go() {
     let handshake_timeout = Duration::from_secs(1 << 40);
     let mut rig = Rig::new(ServerLimits { handshake_timeout, ..ServerLimits::default() });

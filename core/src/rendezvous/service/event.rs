@@ -79,7 +79,8 @@ pub enum Input {
         /// Why it ended.
         why: Why,
     },
-    /// Time has passed.
+    /// Time has passed. The run that is due first is updated: to be repeated until
+    /// [`Rendezvous::poll_timeout`](super::Rendezvous::poll_timeout) is later.
     Tick,
 }
 
@@ -225,7 +226,8 @@ pub struct Shortfall {
     pub there_count: u32,
     /// The first of those nodes.
     pub there: Vec<Arc<NodeName>>,
-    /// Number of nodes of the last round that had not rejoined.
+    /// Number of nodes of the last round that had not rejoined. Of more than 4,096 that were gone, the others count even if
+    /// they were back in another session.
     pub missing_count: u32,
     /// The first of those nodes, without those whose names are forgotten, and their states.
     pub missing: Vec<(Arc<NodeName>, MemberState)>,

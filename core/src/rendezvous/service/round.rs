@@ -99,8 +99,10 @@ pub struct WaitingNode<'a> {
     pub local_world_size: u32,
 }
 
-/// Most nodes that are looked up to find those that are missing.
-const LOOKUPS_MAX: u32 = 4096;
+/// Most nodes that are looked up to find those that are missing, each for a unit of work.
+const LOOKUPS_MAX: u64 = 4096;
+/// Nodes of a round that one unit of work passes over.
+const MEMBERS_PER_UNIT: u64 = 64;
 
 /// The last round of a run, live or over.
 #[derive(Debug)]
@@ -157,28 +159,29 @@ impl RoundRecord {
         self.gone_bytes = 0;
     }
 
-    /// Returns the number of nodes that are missing for the next round, and the first `count_max` of those that are not
-    /// forgotten. `has_node`: whether a node is in the run. It is asked about the first 4,096 nodes that are gone, so that
-    /// thousands of nodes that time out one after the other take no long turns; the others count as missing.
+    /// Returns the number of nodes that are missing for the next round, the first `count_max` of those that are not
+    /// forgotten, and the work of finding them. `has_node`: whether a node is in the run. It is asked about the first 4,096
+    /// nodes that are gone. The others are counted as missing and not returned.
     pub(super) fn missing(
         &self,
         count_max: usize,
         has_node: impl Fn(&NodeName) -> bool,
-    ) -> (u32, Vec<&RoundMember>) {
-        let (mut count, mut missing) = (self.world_size, Vec::new());
-        let mut lookups_left = LOOKUPS_MAX;
-        let mut is_again = |member: &RoundMember| {
-            lookups_left = lookups_left.saturating_sub(1);
-            lookups_left > 0 && has_node(&member.node)
-        };
+    ) -> (u32, Vec<&RoundMember>, u64) {
+        let (mut count, mut missing, mut lookups) = (self.world_size, Vec::new(), 0);
         for member in &self.members {
             let state = member.member_state;
-            if state == MemberState::Back || state.is_gone() && is_again(member) {
+            if state.is_gone() {
+                if lookups == LOOKUPS_MAX {
+                    continue;
+                }
+                lookups += 1;
+            }
+            if state == MemberState::Back || state.is_gone() && has_node(&member.node) {
                 count = count.saturating_sub(1);
             } else if missing.len() < count_max {
                 missing.push(member);
             }
         }
-        (count, missing)
+        (count, missing, lookups + self.members.len() as u64 / MEMBERS_PER_UNIT)
     }
 }

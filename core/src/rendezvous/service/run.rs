@@ -20,6 +20,8 @@ pub(super) struct Effects {
     pub(super) outputs: VecDeque<Output>,
     /// Participants that are no longer in the run.
     pub(super) departed: Vec<ParticipantId>,
+    /// Units of work since they were last taken.
+    pub(super) work: u64,
 }
 
 impl Effects {

@@ -8,7 +8,6 @@ use crate::ordered::{Index, Map, Set, numbers};
 use crate::prelude::*;
 use crate::store::value_ref::ValueRef;
 use alloc::collections::VecDeque;
-use core::num::NonZeroU64;
 
 /// Id of a watch of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,7 +121,7 @@ struct Watchers {
 enum Ready {
     Watch(WatchId),
     /// All watches of a group that has changed, with the revision of the change.
-    Group(GroupId, NonZeroU64),
+    Group(GroupId, u64),
 }
 
 #[derive(Debug)]
@@ -173,14 +172,12 @@ impl History {
         self.bytes += change.cost();
         self.changes.push_back(change);
         self.work += 1;
-        // Revisions begin at 1.
-        let change = NonZeroU64::new(revision).unwrap_or(NonZeroU64::MIN);
         let Self { ready, work, of_keys, of_prefixes, .. } = self;
         let mut notify = |watchers: &mut Watchers, node| {
             if let Some(group) = watchers.current.remove(node) {
                 *work += 1;
                 watchers.names.deactivate(node);
-                ready.push_back(Ready::Group(group, change));
+                ready.push_back(Ready::Group(group, revision));
             }
         };
         if !of_keys.current.is_empty()
@@ -218,21 +215,28 @@ impl History {
         let node = watchers.names.insert(name);
         let state = State::Behind(from);
         self.watches.insert(id, Watch { is_prefix, name: name.into(), node, from, state, queued: false });
-        let looked_at = self.since(from).len() as u64;
+        let looked_at = self.go_on(id, from);
         self.work += looked_at / CHANGES_PER_UNIT;
-        self.go_on(id, from);
         Ok(id)
     }
 
-    /// Lets a watch wait for the first change from a revision on, of those that it is to deliver.
-    fn go_on(&mut self, id: WatchId, from: u64) {
-        let Some(watch) = self.watches.get(id) else { return };
+    /// Lets a watch wait for the first change from a revision on, of those that it is to deliver. Returns how many changes
+    /// were looked at.
+    fn go_on(&mut self, id: WatchId, from: u64) -> u64 {
+        let Some(watch) = self.watches.get(id) else { return 0 };
         let (is_prefix, node) = (watch.is_prefix, watch.node);
-        let found = self.since(from).find(|change| watch.matches(&change.key)).map(|change| change.revision);
+        let mut looked_at = 0;
+        let matches = |change: &&Change| {
+            looked_at += 1;
+            watch.matches(&change.key)
+        };
+        let found = self.since(from).find(matches).map(|change| change.revision);
         let state = found.map_or_else(|| State::In(self.join_group(is_prefix, node, id)), State::Behind);
-        let Some(watch) = self.watches.get_mut(id) else { return };
-        (watch.from, watch.state) = (from, state);
+        if let Some(watch) = self.watches.get_mut(id) {
+            (watch.from, watch.state) = (from, state);
+        }
         self.queue(id);
+        looked_at
     }
 
     /// Adds a watch to the group of its name that has no undelivered change.
@@ -299,7 +303,7 @@ impl History {
                     }
                     continue;
                 }
-                Ready::Group(group, revision) => (group, revision.get()),
+                Ready::Group(group, revision) => (group, revision),
             };
             let Some((_, id)) = self.members.of(group).next() else {
                 self.ready.pop_front();
@@ -316,10 +320,7 @@ impl History {
         None
     }
 
-    pub(super) fn undelivered(
-        &self,
-        id: WatchId,
-    ) -> Result<impl Iterator<Item = ChangeRef<'_>> + Clone, WatchError> {
+    pub(super) fn undelivered(&self, id: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
         let watch = self.watches.get(id).ok_or(WatchError::Unknown)?;
         let from = if let State::Behind(revision) = watch.state { revision } else { u64::MAX };
         if from < self.oldest {
@@ -337,12 +338,11 @@ impl History {
         let Some(watch) = self.watches.get(id) else { return };
         let State::Behind(first) = watch.state else { return };
         let from = through.saturating_add(1).max(watch.from);
-        let rest = self.since(from).len();
-        // Changes of other keys between those that were sent were looked at to send them, and all later ones here and
-        // before that.
-        let between = (self.since(first).len() - rest).saturating_sub(sent);
-        self.work += (between + 2 * rest) as u64 / CHANGES_PER_UNIT;
-        self.go_on(id, from);
+        // Changes of other keys between those that were sent were looked at to send them.
+        let between = (self.since(first).len() - self.since(from).len()).saturating_sub(sent) as u64;
+        // Those up to the next one of this watch were looked at then, and are looked at now.
+        let looked_at = between + 2 * self.go_on(id, from);
+        self.work += looked_at / CHANGES_PER_UNIT;
     }
 
     pub(super) fn take_work(&mut self) -> u64 {
@@ -351,7 +351,7 @@ impl History {
     }
 
     /// Returns the changes from a revision on.
-    fn since(&self, revision: u64) -> impl ExactSizeIterator<Item = &Change> + Clone {
+    fn since(&self, revision: u64) -> impl ExactSizeIterator<Item = &Change> {
         let start = self.changes.partition_point(|change| change.revision < revision);
         self.changes.range(start..)
     }

@@ -235,9 +235,15 @@ impl ServerShared {
         Held { holder: Arc::<Self>::clone(self), quota, payload_bytes, counted }
     }
 
-    /// Notes that a connection has no incomplete payload any more.
-    fn completed(&self, quota: QuotaId) {
-        if self.intake().completed(quota) == Released::Again {
+    /// Lets another connection complete its payloads while there is no capacity.
+    fn pass_turn(&self, quota: QuotaId) {
+        let released = self.intake().pass_turn(quota);
+        self.look_again(released);
+    }
+
+    /// Checks soon which connections that are held up may be read.
+    fn look_again(&self, released: Released) {
+        if released == Released::Again {
             self.io.schedule(Instant::ORIGIN, self.token);
         }
     }
@@ -429,8 +435,7 @@ impl Drop for ServerShared {
 
 impl Holder for ServerShared {
     fn let_go(&self, quota: QuotaId, payload_bytes: u64, counted: u64) {
-        if self.intake().leave(quota, payload_bytes, counted) == Released::Again {
-            self.io.schedule(Instant::ORIGIN, self.token);
-        }
+        let released = self.intake().leave(quota, payload_bytes, counted);
+        self.look_again(released);
     }
 }

@@ -99,6 +99,19 @@ impl Refusal {
     }
 }
 
+/// Returns the id of the run that a request of the rendezvous names.
+fn run_id_of<'f>(frame: &ClientFrame<'f>) -> &'f [u8] {
+    match *frame {
+        ClientFrame::Join { entry } | ClientFrame::Standby { entry } => entry.run_id,
+        ClientFrame::Leave { run_id }
+        | ClientFrame::Close { run_id }
+        | ClientFrame::Fail { run_id, .. }
+        | ClientFrame::Members { run_id, .. }
+        | ClientFrame::RunInfo { run_id } => run_id.name(),
+        _ => b"",
+    }
+}
+
 impl Native {
     pub(super) fn rendezvous_request(
         &mut self,
@@ -107,7 +120,8 @@ impl Native {
         frame: &ClientFrame<'_>,
     ) {
         // What was due before this request may concern an earlier Join of its session, so it comes first.
-        self.tick_rounds(context);
+        self.rendezvous.update(context.now, participant(request.session), run_id_of(frame));
+        self.drain_rounds(context);
         self.notify_first(context, request.session);
         let outcome = match *frame {
             ClientFrame::Join { .. } | ClientFrame::Standby { .. } => self.enter(context, request, frame),
@@ -344,7 +358,6 @@ impl Native {
         while self.rendezvous.poll_timeout().is_some_and(|at| at <= context.now) {
             // A tick is never refused.
             let _ = self.rendezvous.handle(context.now, Input::Tick);
-            context.budget.subtract(RUN_WORK);
             self.drain_rounds(context);
             if self.is_notifying_many() || context.is_budget_spent() {
                 return;
@@ -363,8 +376,10 @@ impl Native {
         prefix
     }
 
+    /// Carries out what an update of a run has led to. The client of a request is not charged for it: others or the time
+    /// may have caused it.
     fn drain_rounds(&mut self, context: &mut ServerContext<'_>) {
-        let mut outputs = 0;
+        let (mut outputs, work) = (0, RUN_WORK + self.rendezvous.take_work());
         while let Some(output) = self.rendezvous.poll_output() {
             outputs += 1;
             match output {
@@ -393,7 +408,7 @@ impl Native {
             }
         }
         context.for_others(|context| {
-            context.budget.subtract(outputs / NODES_PER_UNIT);
+            context.budget.subtract(work + outputs / NODES_PER_UNIT);
             self.notify_participants(context);
         });
     }

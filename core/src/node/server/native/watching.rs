@@ -13,6 +13,8 @@ use crate::wire::native::{Change, ClientFrame, Fault, FaultCode, List, Message a
 
 /// Most bytes of keys and values in one frame of changes, unless a single change has more.
 const FRAME_BYTES_MAX: usize = 256 * 1024;
+/// Most changes in one frame.
+const FRAME_CHANGES_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Watching {
@@ -143,7 +145,8 @@ impl Native {
     /// Sends all changes that the current input has made.
     pub(in crate::node::server) fn push_to_watchers(&mut self, context: &mut ServerContext<'_>) {
         while context.engine.has_ready_watch() && !context.is_budget_spent() {
-            let Some(watch) = context.engine.next_ready_watch() else { return };
+            // Those that have ended are skipped in steps.
+            let Some(watch) = context.engine.next_ready_watch() else { continue };
             context.budget.subtract(ANSWER_WORK);
             self.push_changes(context, watch);
         }
@@ -165,21 +168,17 @@ impl Native {
             self.watching.held_back.insert((request.session, watch));
             return;
         }
-        let mut changes = Vec::new();
+        let (mut changes, mut bytes) = (Vec::new(), 0);
         let is_behind_window = match context.engine.undelivered(watch) {
             Ok(undelivered) => {
-                let mut bytes = 0;
-                let fits = |&ChangeRef { key, value, .. }: &ChangeRef<'_>| {
-                    let is_first = bytes == 0;
-                    bytes += (key.len() + value.map_or(0, |value| value.len())).max(1);
-                    is_first || bytes <= FRAME_BYTES_MAX
-                };
-                // Counted first, so that the list has its length at once.
-                let count = undelivered.clone().take_while(fits).count();
-                changes.reserve_exact(count);
-                let change =
-                    |ChangeRef { revision, key, value }| Change { revision, key: Key::raw(key), value };
-                changes.extend(undelivered.take(count).map(change));
+                for ChangeRef { revision, key, value } in undelivered.take(FRAME_CHANGES_MAX) {
+                    let more = key.len() + value.map_or(0, |value| value.len());
+                    if bytes > 0 && bytes + more > FRAME_BYTES_MAX {
+                        break;
+                    }
+                    bytes += more.max(1);
+                    changes.push(Change { revision, key: Key::raw(key), value });
+                }
                 None
             }
             Err(WatchError::Compacted { oldest }) => Some(oldest),

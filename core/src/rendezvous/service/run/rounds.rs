@@ -99,7 +99,9 @@ impl Run {
         if expired.is_empty() {
             return false;
         }
-        let shortfall = Arc::new(self.shortfall());
+        let (shortfall, work) = self.shortfall();
+        let shortfall = Arc::new(shortfall);
+        fx.work += work;
         let mut lost = None;
         for (_, participant) in expired {
             let waited = self.members.get(participant).map_or(Duration::ZERO, |member| member.join_timeout);
@@ -115,14 +117,15 @@ impl Run {
         true
     }
 
-    fn shortfall(&self) -> Shortfall {
+    /// Returns which nodes lack, and the work of finding that out.
+    fn shortfall(&self) -> (Shortfall, u64) {
         let there = self.members.iter().filter(|(_, member)| member.node_state.is_gathered());
-        let (missing_count, missing) = self
+        let (missing_count, missing, work) = self
             .record
             .as_ref()
             .map(|record| record.missing(NAMES_MAX, |node| self.has_node(node)))
             .unwrap_or_default();
-        Shortfall {
+        let shortfall = Shortfall {
             round: self.next_round,
             minimum: self.view().map_or(0, |view| view.minimum),
             live_round: self.phase.is_live().then(|| self.round()),
@@ -130,7 +133,8 @@ impl Run {
             there: there.take(NAMES_MAX).map(|(_, member)| member.node.clone()).collect(),
             missing_count,
             missing: missing.iter().map(|member| (member.node.clone(), member.member_state)).collect(),
-        }
+        };
+        (shortfall, work)
     }
 
     /// Forms the next round from the nodes that have joined, and from as many waiting nodes and spares as it needs.

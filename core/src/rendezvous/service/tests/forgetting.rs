@@ -102,7 +102,9 @@ fn no_run_with_a_node_is_forgotten_and_no_key_outlives_its_run() {
                 _ => Input::Ended { participant: id(&node), why: Why::HostSilent },
             };
             world.now = world.now + secs(40);
-            world.service.handle(world.now, Input::Tick).expect("time passes");
+            while world.service.poll_timeout().is_some_and(|due| due <= world.now) {
+                world.service.handle(world.now, Input::Tick).expect("time passes");
+            }
             if let Err(error) = world.service.handle(world.now, input) {
                 let busy: alloc::collections::BTreeSet<_> = run_of.values().collect();
                 if let InputError::LimitExceeded { .. } = error {

@@ -194,6 +194,9 @@ impl Conn {
             return;
         }
         state.settle(&self.shared, self.token);
+        if state.receiving.is_empty() || !state.callee.is_read() {
+            self.shared.pass_turn(self.quota);
+        }
         if state.is_over() {
             if state.end == End::WhenWritten {
                 state.callee.lost(ConnectionError::Closed);
@@ -312,9 +315,6 @@ impl Conn {
                         (state.receiving.remove(&call), state.callee.peer())
                     {
                         let Receiving { handler, payload, kind, deadline, held } = receiving;
-                        if state.receiving.is_empty() {
-                            shared.completed(self.quota);
-                        }
                         jobs.push(Job {
                             handler,
                             caller: caller.clone(),
@@ -373,8 +373,9 @@ impl Conn {
         state.close();
         let mut intake = self.shared.intake();
         intake.count_unread(core::mem::take(&mut state.unread_bytes), 0);
-        intake.close(self.quota);
+        let released = intake.close(self.quota);
         drop(intake);
+        self.shared.look_again(released);
         self.shared.remove_conn(self);
     }
 

@@ -160,3 +160,18 @@ fn an_answer_that_another_client_causes_is_counted_at_once() {
     let more = rig.server.stats().buffered_bytes - before;
     assert!(more >= 300_000, "{more} bytes before anything is sent");
 }
+
+#[test]
+fn answers_that_others_cause_count_with_the_bytes_that_tls_holds() {
+    let mut rig = rig();
+    let (waiting, other) = (rig.open(0, "waiting"), rig.open(1, "other"));
+    rig.server.charge_tls(waiting, 4096);
+    rig.ask(waiting, 1, &ClientFrame::Get { timeout_ms: 1000, key: key("k") });
+    let set = encoded(1, 0, &ClientFrame::Set { key: key("k"), value: &[0; 1000] });
+    // With TLS, the server is not asked for further bytes before the earlier ones have been sent.
+    rig.server.handle(rig.now, Input::Received { conn: other, bytes: &set }).expect("it is connected");
+    let before = rig.server.stats().buffered_bytes;
+    rig.server.charge_tls(waiting, 4096);
+    let counted = rig.server.stats().buffered_bytes - before;
+    assert!(counted >= 1000, "{counted}");
+}

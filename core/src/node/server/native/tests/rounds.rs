@@ -338,7 +338,27 @@ fn who_leaves_or_is_told_to_hears_the_last_word() {
 
 #[test]
 fn a_join_that_arrives_after_its_round_was_due_is_answered() {
-    let mut rig = rig();
+    a_late_join_is_answered(&mut rig());
+}
+
+/// So many other runs are due that a tick leaves this one for later.
+#[test]
+fn a_join_that_arrives_after_its_round_and_others_were_due_is_answered() {
+    let mut rig = Rig::new(ServerLimits { work_per_input_max: 20, ..ServerLimits::default() });
+    for index in 10..60 {
+        let (conn, name) = (rig.open(index, &index.to_string()), index.to_string());
+        rig.ask(conn, 1, &join_of(name.as_bytes(), name.as_bytes(), 4950));
+    }
+    a_late_join_is_answered(&mut rig);
+}
+
+/// A Join that waits for another node.
+fn join_of<'f>(run_id: &'f [u8], node: &'f [u8], join_timeout_ms: u64) -> ClientFrame<'f> {
+    let ClientFrame::Join { entry } = join("a") else { unreachable!("it is a Join") };
+    ClientFrame::Join { entry: Entry { run_id, node, join_timeout_ms, ..entry } }
+}
+
+fn a_late_join_is_answered(rig: &mut Rig) {
     let terms = Terms { nodes_min: 3, nodes_max: 4, last_call_ms: 5000, fast_quorum: false, ..TERMS };
     let join = |node: &'static str| match join(node) {
         ClientFrame::Join { entry } => ClientFrame::Join { entry: Entry { terms, ..entry } },
@@ -348,17 +368,57 @@ fn a_join_that_arrives_after_its_round_was_due_is_answered() {
     let conns = [0, 1, 2, 3].map(|index| rig.open(index, names[index as usize]));
     conns.iter().zip(names).for_each(|(&conn, name)| rig.ask(conn, 1, &join(name)));
     let late = conns[3];
+    rig.after(Duration::ZERO);
     assert!(rig.lines(late).last().is_some_and(|last| last.starts_with("1 Round 0 rank=3/4")));
     conns.iter().zip(names).take(3).for_each(|(&conn, name)| rig.ask(conn, 2, &join(name)));
+    rig.after(Duration::ZERO);
     rig.got(late);
     // The last call is over, but no tick has come before the Join of the fourth node.
     rig.after(Duration::from_millis(4900));
     rig.now = rig.now + Duration::from_millis(300);
-    let lines = rig.wanted(late, 2, &join("d"));
+    rig.ask(late, 2, &join("d"));
+    rig.finish_at_once();
+    let lines = rig.lines(late);
     assert_eq!(lines, ["1 Excluded { run_id: \"run\", round: 1 }", "2 Placed is_participant=true ahead=0"]);
     rig.after(Duration::from_secs(10));
     let lines = rig.lines(late);
     assert!(lines[0].starts_with("2 Error TimedOut"), "{lines:?}");
+}
+
+#[test]
+fn runs_that_are_due_at_once_are_updated_in_turns() {
+    let mut rig = Rig::new(ServerLimits { work_per_input_max: 50, ..ServerLimits::default() });
+    let names: Vec<String> = (0..100).map(|index| index.to_string()).collect();
+    let enter = |rig: &mut Rig, index: u32| {
+        let name = &names[index as usize];
+        let conn = rig.open(index, name);
+        rig.ask(conn, 1, &join_of(name.as_bytes(), name.as_bytes(), 1000));
+        conn
+    };
+    let nodes: Vec<ConnId> = (0..100).map(|index| enter(&mut rig, index)).collect();
+    rig.now = rig.now + Duration::from_secs(1);
+    let mut turns = 0;
+    while rig.server.poll_timeout().is_some_and(|at| at <= rig.now) {
+        rig.feed(Input::Tick);
+        let work = rig.server.work();
+        assert!(work < 200, "a turn of {work}");
+        turns += 1;
+    }
+    assert!(turns > 10, "{turns} turns");
+    for conn in nodes {
+        let last = rig.lines(conn).pop();
+        assert!(last.as_ref().is_some_and(|last| last.starts_with("1 Error TimedOut")), "{last:?}");
+    }
+}
+
+#[test]
+fn a_run_that_can_never_be_formed_is_refused() {
+    let mut rig = rig();
+    let conn = rig.open(0, "a");
+    let ClientFrame::Join { entry } = join("a") else { unreachable!("it is a Join") };
+    let terms = Terms { nodes_min: 32_769, nodes_max: 40_000, ..entry.terms };
+    let lines = rig.wanted(conn, 1, &ClientFrame::Join { entry: Entry { terms, ..entry } });
+    assert!(lines[0].starts_with("1 Error TooMany 32768"), "{lines:?}");
 }
 
 /// Many nodes die at once, and each other node is notified of each.
