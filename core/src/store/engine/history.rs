@@ -320,7 +320,10 @@ impl History {
         None
     }
 
-    pub(super) fn undelivered(&self, id: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
+    pub(super) fn undelivered(
+        &self,
+        id: WatchId,
+    ) -> Result<impl Iterator<Item = ChangeRef<'_>> + Clone, WatchError> {
         let watch = self.watches.get(id).ok_or(WatchError::Unknown)?;
         let from = if let State::Behind(revision) = watch.state { revision } else { u64::MAX };
         if from < self.oldest {
@@ -338,10 +341,10 @@ impl History {
         let Some(watch) = self.watches.get(id) else { return };
         let State::Behind(first) = watch.state else { return };
         let from = through.saturating_add(1).max(watch.from);
-        // Changes of other keys between those that were sent were looked at to send them.
+        // Changes of other keys between those that were sent were looked at to count and to send them.
         let between = (self.since(first).len() - self.since(from).len()).saturating_sub(sent) as u64;
         // Those up to the next one of this watch were looked at then, and are looked at now.
-        let looked_at = between + 2 * self.go_on(id, from);
+        let looked_at = 2 * (between + self.go_on(id, from));
         self.work += looked_at / CHANGES_PER_UNIT;
     }
 
@@ -351,7 +354,7 @@ impl History {
     }
 
     /// Returns the changes from a revision on.
-    fn since(&self, revision: u64) -> impl ExactSizeIterator<Item = &Change> {
+    fn since(&self, revision: u64) -> impl ExactSizeIterator<Item = &Change> + Clone {
         let start = self.changes.partition_point(|change| change.revision < revision);
         self.changes.range(start..)
     }

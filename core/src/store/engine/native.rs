@@ -397,7 +397,10 @@ impl Engine {
     ///
     /// # Errors
     /// The watch does not exist, or its next change is no longer in the history.
-    pub fn undelivered(&self, watch: WatchId) -> Result<impl Iterator<Item = ChangeRef<'_>>, WatchError> {
+    pub fn undelivered(
+        &self,
+        watch: WatchId,
+    ) -> Result<impl Iterator<Item = ChangeRef<'_>> + Clone, WatchError> {
         self.extras.as_ref().ok_or(WatchError::Unknown)?.history.undelivered(watch)
     }
 

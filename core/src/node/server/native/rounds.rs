@@ -358,6 +358,7 @@ impl Native {
         while self.rendezvous.poll_timeout().is_some_and(|at| at <= context.now) {
             // A tick is never refused.
             let _ = self.rendezvous.handle(context.now, Input::Tick);
+            context.budget.subtract(RUN_WORK);
             self.drain_rounds(context);
             if self.is_notifying_many() || context.is_budget_spent() {
                 return;
@@ -379,7 +380,7 @@ impl Native {
     /// Carries out what an update of a run has led to. The client of a request is not charged for it: others or the time
     /// may have caused it.
     fn drain_rounds(&mut self, context: &mut ServerContext<'_>) {
-        let (mut outputs, work) = (0, RUN_WORK + self.rendezvous.take_work());
+        let (mut outputs, work) = (0, self.rendezvous.take_work());
         while let Some(output) = self.rendezvous.poll_output() {
             outputs += 1;
             match output {

@@ -13,8 +13,6 @@ use crate::wire::native::{Change, ClientFrame, Fault, FaultCode, List, Message a
 
 /// Most bytes of keys and values in one frame of changes, unless a single change has more.
 const FRAME_BYTES_MAX: usize = 256 * 1024;
-/// Most changes in one frame.
-const FRAME_CHANGES_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Watching {
@@ -168,17 +166,21 @@ impl Native {
             self.watching.held_back.insert((request.session, watch));
             return;
         }
-        let (mut changes, mut bytes) = (Vec::new(), 0);
+        let mut changes = Vec::new();
         let is_behind_window = match context.engine.undelivered(watch) {
             Ok(undelivered) => {
-                for ChangeRef { revision, key, value } in undelivered.take(FRAME_CHANGES_MAX) {
-                    let more = key.len() + value.map_or(0, |value| value.len());
-                    if bytes > 0 && bytes + more > FRAME_BYTES_MAX {
-                        break;
-                    }
-                    bytes += more.max(1);
-                    changes.push(Change { revision, key: Key::raw(key), value });
-                }
+                let mut bytes = 0;
+                let fits = |&ChangeRef { key, value, .. }: &ChangeRef<'_>| {
+                    let is_first = bytes == 0;
+                    bytes += (key.len() + value.map_or(0, |value| value.len())).max(1);
+                    is_first || bytes <= FRAME_BYTES_MAX
+                };
+                // Counted first: a list that grows would allocate twice as much.
+                let count = undelivered.clone().take_while(fits).count();
+                changes.reserve_exact(count);
+                let change =
+                    |ChangeRef { revision, key, value }| Change { revision, key: Key::raw(key), value };
+                changes.extend(undelivered.take(count).map(change));
                 None
             }
             Err(WatchError::Compacted { oldest }) => Some(oldest),
