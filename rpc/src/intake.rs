@@ -95,8 +95,21 @@ impl QuotaId {
 pub struct InFlight {
     /// Requests that the caller waits for, and those that are incomplete.
     pub awaited: Load,
-    /// Whether an accepted request is incomplete.
-    pub is_receiving: bool,
+    /// Number of those that are incomplete.
+    pub incomplete: u64,
+    /// Whether one of these is exempt from the limit.
+    pub is_exempt: bool,
+}
+
+/// Whether a connection may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MayRead {
+    /// It is held up.
+    No,
+    /// It may.
+    Yes,
+    /// It may, and its incomplete requests are exempt from the limit from now on.
+    Exempt,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -110,10 +123,10 @@ struct Quota {
 /// Accepted requests of a worker, and the quota of each connection.
 ///
 /// - When the worker has no capacity, connections are not read, with two exceptions. A connection below a small reserve
-///   is read, so that a caller with few requests is served however many others there are. One connection with an
-///   incomplete payload is read, so that requests that occupy capacity can end. When its payloads are complete, or it
-///   is not read for another reason, the next such connection is. So the limit may be exceeded by what one connection may
-///   have pending, and by the reserve of each other.
+///   is read, so that a caller with few requests is served however many others there are. The incomplete requests of one
+///   connection are exempt, so that requests that occupy capacity can end: the connection is read until they are
+///   complete. When they have ended, those of the next such connection are. So the limit may be exceeded by what one
+///   connection may have pending, and by the reserve of each other.
 /// - Of a payload, the bytes that have arrived count against the limit, and a small reserve of those that have not: a
 ///   caller that announces much and sends nothing holds up no others.
 /// - Requests that their caller does not wait for are one-way calls, and calls that it gave up while a handler had
@@ -127,8 +140,8 @@ pub struct FairIntake {
     free: Vec<usize>,
     /// Bytes of responses that callers have not read.
     unread_bytes: u64,
-    /// The connection that is read though there is no capacity, because a payload of it is incomplete.
-    completing: Option<QuotaId>,
+    /// Number of requests of one connection that are exempt from the limit and have not ended.
+    exempt: u64,
     has_capacity_again: bool,
 }
 
@@ -141,7 +154,7 @@ impl FairIntake {
             quotas: Vec::new(),
             free: Vec::new(),
             unread_bytes: 0,
-            completing: None,
+            exempt: 0,
             has_capacity_again: false,
         }
     }
@@ -158,15 +171,13 @@ impl FairIntake {
     }
 
     /// The connection has ended.
-    pub fn close(&mut self, id: QuotaId) -> Released {
-        let released = self.pass_turn(id);
+    pub fn close(&mut self, id: QuotaId) {
         if let Some(quota) = self.quotas.get_mut(id.0).filter(|quota| quota.is_open) {
             (quota.is_open, quota.resumes_below) = (false, None);
             if quota.held.requests == 0 {
                 self.free.push(id.0);
             }
         }
-        released
     }
 
     /// A request with a payload of this many bytes begins. Returns how many of them count against the shared limit,
@@ -193,19 +204,15 @@ impl FairIntake {
         now
     }
 
-    /// The connection has no incomplete payload any more, or is not read: another one may be in its stead.
-    pub fn pass_turn(&mut self, id: QuotaId) -> Released {
-        if self.completing != Some(id) {
-            return Released::AsBefore;
-        }
-        self.completing = None;
-        self.has_capacity_again = true;
-        Released::Again
-    }
-
     /// A request with a payload of this many bytes has ended, of which `counted` counted.
-    pub fn leave(&mut self, id: QuotaId, payload_bytes: u64, counted: u64) -> Released {
+    pub fn leave(&mut self, id: QuotaId, payload_bytes: u64, counted: u64, is_exempt: bool) -> Released {
         let mut released = self.total.leave(counted);
+        if is_exempt {
+            self.exempt -= 1;
+            if self.exempt == 0 {
+                released = Released::Again;
+            }
+        }
         if let Some(quota) = self.quotas.get_mut(id.0) {
             quota.held.subtract(payload_bytes);
             if quota.resumes_below.is_some_and(|limit| quota.held.is_below(limit)) {
@@ -220,31 +227,31 @@ impl FairIntake {
         released
     }
 
-    /// Whether a connection may be read. If not, [`FairIntake::leave`], [`FairIntake::pass_turn`] or [`FairIntake::close`]
-    /// returns when to check again.
-    pub fn may_read(&mut self, id: QuotaId, InFlight { awaited, is_receiving }: InFlight) -> bool {
+    /// Whether a connection may be read. If not, [`FairIntake::leave`] returns when to check again.
+    pub fn may_read(&mut self, id: QuotaId, in_flight: InFlight) -> MayRead {
+        let InFlight { awaited, incomplete, is_exempt } = in_flight;
         let limits = &self.limits;
         let (requests, bytes) = (limits.unawaited_requests_max, limits.unawaited_bytes_max);
         let over = |requests, bytes| Load {
             requests: awaited.requests.saturating_add(requests),
             bytes: awaited.bytes.saturating_add(bytes),
         };
-        let Some(quota) = self.quotas.get_mut(id.0) else { return true };
+        let Some(quota) = self.quotas.get_mut(id.0) else { return MayRead::Yes };
         if !quota.held.is_below(over(requests, bytes)) {
             // Reading resumes for half of the quota at once, and not for each request.
             quota.resumes_below = Some(over(requests.div_ceil(2), bytes.div_ceil(2)));
-            return false;
+            return MayRead::No;
         }
         let reserved = Load { requests: limits.reserved_requests, bytes: limits.reserved_bytes };
-        if self.total.has_capacity() || quota.held.is_below(reserved) {
-            return true;
+        if is_exempt || self.total.has_capacity() || quota.held.is_below(reserved) {
+            return MayRead::Yes;
         }
-        if is_receiving && self.completing.is_none_or(|completing| completing == id) {
-            self.completing = Some(id);
-            return true;
+        if self.exempt == 0 && incomplete > 0 {
+            self.exempt = incomplete;
+            return MayRead::Exempt;
         }
         quota.resumes_below = Some(reserved);
-        false
+        MayRead::No
     }
 
     /// Whether [`Released::Again`] was returned since the last call.

@@ -7,7 +7,7 @@
 //! what the service does and why.
 //!
 //! Pass inputs to [`Rendezvous::handle`], drain [`Rendezvous::poll_output`], and pass [`Input::Tick`] at
-//! [`Rendezvous::poll_timeout`], until that is later. Time must not decrease between inputs.
+//! [`Rendezvous::poll_timeout`], until that is later. [`Rendezvous::update`] does what is due for one participant. Time must not decrease between inputs.
 use crate::prelude::*;
 
 mod event;
@@ -73,6 +73,9 @@ pub const ROUND_MIN_MAX: u64 = 1 << 53;
 
 /// A run with nodes that remembers more than the limit divided by this forgets before runs without nodes are forgotten.
 const LARGE_RUN_DIVISOR: usize = 16;
+
+/// Units of work that an update of a run costs, without what it leads to.
+const UPDATE_WORK: u64 = 8;
 
 /// Index of a run in `Rendezvous::runs`, constant for the life of the run.
 type RunIndex = usize;
@@ -161,7 +164,7 @@ impl Rendezvous {
                 })
             }
             Input::Tick => match self.timers.first() {
-                Some((when, run)) if when <= now => self.update_run(now, run, &mut |_, _| Ok(())),
+                Some((when, run)) if when <= now => self.update_due(now, run),
                 _ => Ok(()),
             },
         }
@@ -174,9 +177,14 @@ impl Rendezvous {
         for run in runs.into_iter().flatten() {
             if self.runs.get(run).and_then(|run| run.armed).is_some_and(|due| due <= now) {
                 // An update alone is never refused.
-                let _ = self.update_run(now, run, &mut |_, _| Ok(()));
+                let _ = self.update_due(now, run);
             }
         }
+    }
+
+    fn update_due(&mut self, now: Instant, run: RunIndex) -> Result<(), InputError> {
+        self.effects.work += UPDATE_WORK;
+        self.update_run(now, run, &mut |_, _| Ok(()))
     }
 
     /// Returns the work since the last call, in units of [`crate::limits::ServerLimits::work_per_input_max`], without that

@@ -232,20 +232,7 @@ impl ServerShared {
 
     fn take_in(self: &Arc<Self>, quota: QuotaId, payload_bytes: u64) -> Held {
         let counted = self.intake().enter(quota, payload_bytes);
-        Held { holder: Arc::<Self>::clone(self), quota, payload_bytes, counted }
-    }
-
-    /// Lets another connection complete its payloads while there is no capacity.
-    fn pass_turn(&self, quota: QuotaId) {
-        let released = self.intake().pass_turn(quota);
-        self.look_again(released);
-    }
-
-    /// Checks soon which connections that are held up may be read.
-    fn look_again(&self, released: Released) {
-        if released == Released::Again {
-            self.io.schedule(Instant::ORIGIN, self.token);
-        }
+        Held { holder: Arc::<Self>::clone(self), quota, payload_bytes, counted, is_exempt: false }
     }
 
     /// Schedules the end of the pool of buffers, which a request of this many bytes has just used.
@@ -434,8 +421,9 @@ impl Drop for ServerShared {
 }
 
 impl Holder for ServerShared {
-    fn let_go(&self, quota: QuotaId, payload_bytes: u64, counted: u64) {
-        let released = self.intake().leave(quota, payload_bytes, counted);
-        self.look_again(released);
+    fn let_go(&self, &Held { quota, payload_bytes, counted, is_exempt, .. }: &Held) {
+        if self.intake().leave(quota, payload_bytes, counted, is_exempt) == Released::Again {
+            self.io.schedule(Instant::ORIGIN, self.token);
+        }
     }
 }

@@ -29,8 +29,6 @@ pub(super) const NODE_COST_BYTES: u64 = 2688;
 /// Charge of a label of a node in addition to its bytes.
 const LABEL_COST_BYTES: u64 = 96;
 
-/// Units of work that an update of a run costs, without what it causes.
-const RUN_WORK: u64 = 8;
 /// Nodes that one unit of work passes over.
 const NODES_PER_UNIT: u64 = 16;
 
@@ -119,10 +117,7 @@ impl Native {
         request: RequestId,
         frame: &ClientFrame<'_>,
     ) {
-        // What was due before this request may concern an earlier Join of its session, so it comes first.
-        self.rendezvous.update(context.now, participant(request.session), run_id_of(frame));
-        self.drain_rounds(context);
-        self.notify_first(context, request.session);
+        self.update_runs(context, request.session, run_id_of(frame));
         let outcome = match *frame {
             ClientFrame::Join { .. } | ClientFrame::Standby { .. } => self.enter(context, request, frame),
             ClientFrame::Leave { run_id } => self.leave(context, request, run_id),
@@ -137,6 +132,14 @@ impl Native {
         if let Err(refusal) = outcome {
             self.fail(context, request, refusal.fault());
         }
+    }
+
+    /// Does what is due in the run of a session, and in that of this name, before a request of the session is served: it
+    /// may concern an earlier Join of the session.
+    fn update_runs(&mut self, context: &mut ServerContext<'_>, session: SessionId, run_id: &[u8]) {
+        self.rendezvous.update(context.now, participant(session), run_id);
+        self.drain_rounds(context);
+        self.notify_first(context, session);
     }
 
     fn enter(
@@ -318,7 +321,7 @@ impl Native {
         if self.parts.get(request.session).is_none_or(|part| part.join != request) {
             return false;
         }
-        self.notify_first(context, request.session);
+        self.update_runs(context, request.session, b"");
         let participant = participant(request.session);
         let pending = self.rendezvous.node_state(participant).is_some_and(|(_, index)| {
             matches!(index, NodeState::Joining | NodeState::Waiting | NodeState::Standby)
@@ -358,7 +361,6 @@ impl Native {
         while self.rendezvous.poll_timeout().is_some_and(|at| at <= context.now) {
             // A tick is never refused.
             let _ = self.rendezvous.handle(context.now, Input::Tick);
-            context.budget.subtract(RUN_WORK);
             self.drain_rounds(context);
             if self.is_notifying_many() || context.is_budget_spent() {
                 return;
@@ -380,38 +382,42 @@ impl Native {
     /// Carries out what an update of a run has led to. The client of a request is not charged for it: others or the time
     /// may have caused it.
     fn drain_rounds(&mut self, context: &mut ServerContext<'_>) {
-        let (mut outputs, work) = (0, self.rendezvous.take_work());
-        while let Some(output) = self.rendezvous.poll_output() {
-            outputs += 1;
-            match output {
-                // Round numbers are never used twice, but a client that knows the prefix may have written there too
-                // early.
-                Output::RoundOpened(namespace) | Output::Delete(namespace) => {
-                    let removal = context.engine.discard(&self.prefix(&namespace));
-                    self.begin(context, Job::Remove(removal), None);
-                }
-                Output::Fence(namespace) => {
-                    let scan = context.engine.fence(&self.stem(&namespace.run_id), namespace.round);
-                    let stale = Stale { round: namespace.round, over: namespace.round };
-                    self.begin(context, Job::FailWaits(scan, stale), None);
-                    self.fence_barriers(context, &self.prefix(&namespace), namespace.round);
-                }
-                Output::Forgotten(run_id) => context.engine.lift_fence(&self.stem(&run_id)),
-                Output::Notify { participant, .. } => {
-                    if let Some(part) = self.parts.get_mut(SessionId(participant.0)) {
-                        part.parked += 1;
-                    }
-                    self.notifications.push_back(output);
-                }
-                Output::Decided { run_id, round, action, reason } => {
-                    context.events.push_back(ServerEvent::Run { run_id, round, action, reason });
-                }
-            }
-        }
         context.for_others(|context| {
-            context.budget.subtract(work + outputs / NODES_PER_UNIT);
+            context.budget.subtract(self.rendezvous.take_work());
+            let mut outputs = 0;
+            while let Some(output) = self.rendezvous.poll_output() {
+                outputs += 1;
+                self.carry_out(context, output);
+            }
+            context.budget.subtract(outputs / NODES_PER_UNIT);
             self.notify_participants(context);
         });
+    }
+
+    fn carry_out(&mut self, context: &mut ServerContext<'_>, output: Output) {
+        match output {
+            // Round numbers are never used twice, but a client that knows the prefix may have written there too early.
+            Output::RoundOpened(namespace) | Output::Delete(namespace) => {
+                let removal = context.engine.discard(&self.prefix(&namespace));
+                self.begin(context, Job::Remove(removal), None);
+            }
+            Output::Fence(namespace) => {
+                let scan = context.engine.fence(&self.stem(&namespace.run_id), namespace.round);
+                let stale = Stale { round: namespace.round, over: namespace.round };
+                self.begin(context, Job::FailWaits(scan, stale), None);
+                self.fence_barriers(context, &self.prefix(&namespace), namespace.round);
+            }
+            Output::Forgotten(run_id) => context.engine.lift_fence(&self.stem(&run_id)),
+            Output::Notify { participant, .. } => {
+                if let Some(part) = self.parts.get_mut(SessionId(participant.0)) {
+                    part.parked += 1;
+                }
+                self.notifications.push_back(output);
+            }
+            Output::Decided { run_id, round, action, reason } => {
+                context.events.push_back(ServerEvent::Run { run_id, round, action, reason });
+            }
+        }
     }
 
     /// Returns whether so many notifications wait that no more should be caused.

@@ -117,7 +117,7 @@ impl Run {
         true
     }
 
-    /// Returns which nodes lack, and the work of finding that out.
+    /// Returns which nodes are missing, and the work of finding that out.
     fn shortfall(&self) -> (Shortfall, u64) {
         let there = self.members.iter().filter(|(_, member)| member.node_state.is_gathered());
         let (missing_count, missing, work) = self

@@ -11,7 +11,7 @@ use crate::driver::calls::line::{Incoming, Line, NoMemory, ReadResult, lost};
 use crate::driver::calls::locked::{HoldsObjects, Locked};
 use crate::driver::calls::transport::Transport;
 use crate::driver::calls::{Payload, Received};
-use crate::intake::{InFlight, QuotaId};
+use crate::intake::{InFlight, MayRead, QuotaId};
 use alloc::collections::VecDeque;
 use alloc::sync::Weak;
 use core::net::SocketAddr;
@@ -194,9 +194,6 @@ impl Conn {
             return;
         }
         state.settle(&self.shared, self.token);
-        if state.receiving.is_empty() || !state.callee.is_read() {
-            self.shared.pass_turn(self.quota);
-        }
         if state.is_over() {
             if state.end == End::WhenWritten {
                 state.callee.lost(ConnectionError::Closed);
@@ -232,7 +229,7 @@ impl Conn {
             self.shared.state.locked().unread.retain(|held| held.token != self.token);
         }
         if readable && state.callee.is_read() {
-            if !self.may_read(&state) && state.callee.hold_up(now) {
+            if !self.may_read(&mut state) && state.callee.hold_up(now) {
                 self.shared.state.locked().unread.push(Arc::clone(self));
             } else {
                 self.read(&mut state, now, scratch, &mut jobs);
@@ -357,13 +354,18 @@ impl Conn {
 
     /// Whether there is capacity for what the caller sends.
     pub(super) fn has_capacity(&self) -> bool {
-        self.may_read(&self.lock())
+        self.may_read(&mut self.lock())
     }
 
-    fn may_read(&self, state: &ConnState) -> bool {
+    fn may_read(&self, state: &mut ConnState) -> bool {
         let awaited = state.callee.awaited();
-        let in_flight = InFlight { awaited, is_receiving: !state.receiving.is_empty() };
-        self.shared.intake().may_read(self.quota, in_flight)
+        let incomplete = state.receiving.len() as u64;
+        let is_exempt = state.receiving.values().any(|one| one.held.is_exempt);
+        let may_read = self.shared.intake().may_read(self.quota, InFlight { awaited, incomplete, is_exempt });
+        if may_read == MayRead::Exempt {
+            state.receiving.values_mut().for_each(|one| one.held.is_exempt = true);
+        }
+        may_read != MayRead::No
     }
 
     fn close(&self, state: &mut ConnState) {
@@ -373,9 +375,8 @@ impl Conn {
         state.close();
         let mut intake = self.shared.intake();
         intake.count_unread(core::mem::take(&mut state.unread_bytes), 0);
-        let released = intake.close(self.quota);
+        intake.close(self.quota);
         drop(intake);
-        self.shared.look_again(released);
         self.shared.remove_conn(self);
     }
 

@@ -383,7 +383,7 @@ fn payloads_that_fill_the_worker_together_are_completed_one_after_the_other() {
         let (mut stream, part) = (stream.try_clone().expect("a descriptor"), part.clone());
         std::thread::spawn(move || {
             for call in 2..17 {
-                // A short call that ends meanwhile gives no other connection its turn.
+                // A short call that ends meanwhile lets no other connection be read.
                 let short = CallerFrame::Request { deadline_ms: 0, payload_bytes: 0, handler: b"length" };
                 stream.write_all(&[&part[..], &frame(call, &short)].concat()).expect("written");
             }

@@ -376,6 +376,9 @@ fn a_late_join_is_answered(rig: &mut Rig) {
     // The last call is over, but no tick has come before the Join of the fourth node.
     rig.after(Duration::from_millis(4900));
     rig.now = rig.now + Duration::from_millis(300);
+    let outsider = rig.open(4, "outsider");
+    let info = ClientFrame::RunInfo { run_id: key("run") };
+    assert_eq!(rig.wanted(outsider, 1, &info), ["1 RunState 1 complete=true closed=false 3+0+0"]);
     rig.ask(late, 2, &join("d"));
     rig.finish_at_once();
     let lines = rig.lines(late);
@@ -383,6 +386,21 @@ fn a_late_join_is_answered(rig: &mut Rig) {
     rig.after(Duration::from_secs(10));
     let lines = rig.lines(late);
     assert!(lines[0].starts_with("2 Error TimedOut"), "{lines:?}");
+}
+
+#[test]
+fn a_cancel_of_a_join_that_arrives_after_its_round_was_due_does_not_affect_it() {
+    let mut rig = rig();
+    let ClientFrame::Join { entry } = join("a") else { unreachable!("it is a Join") };
+    let terms = Terms { nodes_min: 2, nodes_max: 3, last_call_ms: 5000, ..entry.terms };
+    let join = |node: &'static [u8]| ClientFrame::Join { entry: Entry { node, terms, ..entry } };
+    let (a, b) = (rig.open(0, "a"), rig.open(1, "b"));
+    rig.ask(a, 1, &join(b"a"));
+    assert_eq!(rig.wanted(b, 1, &join(b"b")), ["1 Placed is_participant=true ahead=0"]);
+    rig.now = rig.now + Duration::from_millis(5200);
+    let lines = rig.wanted(b, 2, &ClientFrame::Cancel { request: 1 });
+    assert!(lines[0].starts_with("1 Round 0 rank=1/2"), "{lines:?}");
+    assert_eq!(lines[1..], ["2 Outcome false"]);
 }
 
 #[test]
