@@ -95,21 +95,8 @@ impl QuotaId {
 pub struct InFlight {
     /// Requests that the caller waits for, and those that are incomplete.
     pub awaited: Load,
-    /// Number of those that are incomplete.
-    pub incomplete: u64,
-    /// Whether one of these is exempt from the limit.
-    pub is_exempt: bool,
-}
-
-/// Whether a connection may be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MayRead {
-    /// It is held up.
-    No,
-    /// It may.
-    Yes,
-    /// It may, and its incomplete requests are exempt from the limit from now on.
-    Exempt,
+    /// Whether an accepted request is incomplete.
+    pub is_receiving: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -123,10 +110,9 @@ struct Quota {
 /// Accepted requests of a worker, and the quota of each connection.
 ///
 /// - When the worker has no capacity, connections are not read, with two exceptions. A connection below a small reserve
-///   is read, so that a caller with few requests is served however many others there are. The incomplete requests of one
-///   connection are exempt, so that requests that occupy capacity can end: the connection is read until they are
-///   complete. When they have ended, those of the next such connection are. So the limit may be exceeded by what one
-///   connection may have pending, and by the reserve of each other.
+///   is read, so that a caller with few requests is served however many others there are. A connection with an
+///   incomplete payload is read, so that the request that occupies capacity can end. Beyond twice the limit, such a request
+///   is refused when more of it arrives, unless it is within the reserve.
 /// - Of a payload, the bytes that have arrived count against the limit, and a small reserve of those that have not: a
 ///   caller that announces much and sends nothing holds up no others.
 /// - Requests that their caller does not wait for are one-way calls, and calls that it gave up while a handler had
@@ -140,8 +126,6 @@ pub struct FairIntake {
     free: Vec<usize>,
     /// Bytes of responses that callers have not read.
     unread_bytes: u64,
-    /// Number of requests of one connection that are exempt from the limit and have not ended.
-    exempt: u64,
     has_capacity_again: bool,
 }
 
@@ -154,7 +138,6 @@ impl FairIntake {
             quotas: Vec::new(),
             free: Vec::new(),
             unread_bytes: 0,
-            exempt: 0,
             has_capacity_again: false,
         }
     }
@@ -204,15 +187,16 @@ impl FairIntake {
         now
     }
 
+    /// Whether a request of whose payload so many bytes have arrived is to be refused, because the worker holds twice as many
+    /// bytes as it accepts.
+    pub const fn is_beyond(&self, arrived: u64) -> bool {
+        let (_, held) = self.total.held();
+        held > self.limits.bytes_max.saturating_mul(2) && arrived > self.limits.reserved_bytes
+    }
+
     /// A request with a payload of this many bytes has ended, of which `counted` counted.
-    pub fn leave(&mut self, id: QuotaId, payload_bytes: u64, counted: u64, is_exempt: bool) -> Released {
+    pub fn leave(&mut self, id: QuotaId, payload_bytes: u64, counted: u64) -> Released {
         let mut released = self.total.leave(counted);
-        if is_exempt {
-            self.exempt -= 1;
-            if self.exempt == 0 {
-                released = Released::Again;
-            }
-        }
         if let Some(quota) = self.quotas.get_mut(id.0) {
             quota.held.subtract(payload_bytes);
             if quota.resumes_below.is_some_and(|limit| quota.held.is_below(limit)) {
@@ -228,30 +212,25 @@ impl FairIntake {
     }
 
     /// Whether a connection may be read. If not, [`FairIntake::leave`] returns when to check again.
-    pub fn may_read(&mut self, id: QuotaId, in_flight: InFlight) -> MayRead {
-        let InFlight { awaited, incomplete, is_exempt } = in_flight;
+    pub fn may_read(&mut self, id: QuotaId, InFlight { awaited, is_receiving }: InFlight) -> bool {
         let limits = &self.limits;
         let (requests, bytes) = (limits.unawaited_requests_max, limits.unawaited_bytes_max);
         let over = |requests, bytes| Load {
             requests: awaited.requests.saturating_add(requests),
             bytes: awaited.bytes.saturating_add(bytes),
         };
-        let Some(quota) = self.quotas.get_mut(id.0) else { return MayRead::Yes };
+        let Some(quota) = self.quotas.get_mut(id.0) else { return true };
         if !quota.held.is_below(over(requests, bytes)) {
             // Reading resumes for half of the quota at once, and not for each request.
             quota.resumes_below = Some(over(requests.div_ceil(2), bytes.div_ceil(2)));
-            return MayRead::No;
+            return false;
         }
         let reserved = Load { requests: limits.reserved_requests, bytes: limits.reserved_bytes };
-        if is_exempt || self.total.has_capacity() || quota.held.is_below(reserved) {
-            return MayRead::Yes;
-        }
-        if self.exempt == 0 && incomplete > 0 {
-            self.exempt = incomplete;
-            return MayRead::Exempt;
+        if is_receiving || self.total.has_capacity() || quota.held.is_below(reserved) {
+            return true;
         }
         quota.resumes_below = Some(reserved);
-        MayRead::No
+        false
     }
 
     /// Whether [`Released::Again`] was returned since the last call.

@@ -7,7 +7,8 @@
 //! what the service does and why.
 //!
 //! Pass inputs to [`Rendezvous::handle`], drain [`Rendezvous::poll_output`], and pass [`Input::Tick`] at
-//! [`Rendezvous::poll_timeout`], until that is later. [`Rendezvous::update`] does what is due for one participant. Time must not decrease between inputs.
+//! [`Rendezvous::poll_timeout`], until that is later. [`Rendezvous::update`] updates the runs that a request concerns, if
+//! they are due; drain the outputs after it, too. Time must not decrease between inputs.
 use crate::prelude::*;
 
 mod event;

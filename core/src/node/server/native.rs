@@ -75,8 +75,10 @@ impl ServerContext<'_> {
     /// Does work that is for others than the connection of the input.
     fn for_others(&mut self, work: impl FnOnce(&mut Self)) {
         let before = self.work_so_far();
+        let for_others = self.budget.for_others;
         work(self);
-        self.budget.for_others += self.work_so_far() - before;
+        // Some of it has been counted as such already.
+        self.budget.for_others = for_others + self.work_so_far() - before;
     }
 
     /// Returns the work for this input until now.

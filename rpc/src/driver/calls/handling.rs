@@ -346,7 +346,7 @@ impl AnswerTo {
 /// Owner of the count of accepted requests.
 pub(super) trait Holder: Send + Sync {
     /// A request with a payload of this many bytes has ended.
-    fn let_go(&self, held: &Held);
+    fn let_go(&self, quota: QuotaId, payload_bytes: u64, counted: u64);
 }
 
 impl fmt::Debug for dyn Holder {
@@ -363,13 +363,11 @@ pub(super) struct Held {
     pub(super) payload_bytes: u64,
     /// Bytes of the payload that count against the limit of all callers.
     pub(super) counted: u64,
-    /// Whether the request is exempt from that limit.
-    pub(super) is_exempt: bool,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.holder.let_go(self);
+        self.holder.let_go(self.quota, self.payload_bytes, self.counted);
     }
 }
 

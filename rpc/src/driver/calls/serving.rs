@@ -232,7 +232,7 @@ impl ServerShared {
 
     fn take_in(self: &Arc<Self>, quota: QuotaId, payload_bytes: u64) -> Held {
         let counted = self.intake().enter(quota, payload_bytes);
-        Held { holder: Arc::<Self>::clone(self), quota, payload_bytes, counted, is_exempt: false }
+        Held { holder: Arc::<Self>::clone(self), quota, payload_bytes, counted }
     }
 
     /// Schedules the end of the pool of buffers, which a request of this many bytes has just used.
@@ -421,8 +421,8 @@ impl Drop for ServerShared {
 }
 
 impl Holder for ServerShared {
-    fn let_go(&self, &Held { quota, payload_bytes, counted, is_exempt, .. }: &Held) {
-        if self.intake().leave(quota, payload_bytes, counted, is_exempt) == Released::Again {
+    fn let_go(&self, quota: QuotaId, payload_bytes: u64, counted: u64) {
+        if self.intake().leave(quota, payload_bytes, counted) == Released::Again {
             self.io.schedule(Instant::ORIGIN, self.token);
         }
     }

@@ -137,8 +137,10 @@ impl Native {
     /// Does what is due in the run of a session, and in that of this name, before a request of the session is served: it
     /// may concern an earlier Join of the session.
     fn update_runs(&mut self, context: &mut ServerContext<'_>, session: SessionId, run_id: &[u8]) {
-        self.rendezvous.update(context.now, participant(session), run_id);
-        self.drain_rounds(context);
+        context.for_others(|context| {
+            self.rendezvous.update(context.now, participant(session), run_id);
+            self.drain_rounds(context);
+        });
         self.notify_first(context, session);
     }
 
@@ -379,22 +381,20 @@ impl Native {
         prefix
     }
 
-    /// Carries out what an update of a run has led to. The client of a request is not charged for it: others or the time
-    /// may have caused it.
+    /// Carries out what an input has led to.
     fn drain_rounds(&mut self, context: &mut ServerContext<'_>) {
+        let (mut outputs, work) = (0, self.rendezvous.take_work());
+        while let Some(output) = self.rendezvous.poll_output() {
+            outputs += 1;
+            self.perform(context, output);
+        }
         context.for_others(|context| {
-            context.budget.subtract(self.rendezvous.take_work());
-            let mut outputs = 0;
-            while let Some(output) = self.rendezvous.poll_output() {
-                outputs += 1;
-                self.carry_out(context, output);
-            }
-            context.budget.subtract(outputs / NODES_PER_UNIT);
+            context.budget.subtract(work + outputs / NODES_PER_UNIT);
             self.notify_participants(context);
         });
     }
 
-    fn carry_out(&mut self, context: &mut ServerContext<'_>, output: Output) {
+    fn perform(&mut self, context: &mut ServerContext<'_>, output: Output) {
         match output {
             // Round numbers are never used twice, but a client that knows the prefix may have written there too early.
             Output::RoundOpened(namespace) | Output::Delete(namespace) => {

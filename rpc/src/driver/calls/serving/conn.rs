@@ -11,7 +11,7 @@ use crate::driver::calls::line::{Incoming, Line, NoMemory, ReadResult, lost};
 use crate::driver::calls::locked::{HoldsObjects, Locked};
 use crate::driver::calls::transport::Transport;
 use crate::driver::calls::{Payload, Received};
-use crate::intake::{InFlight, MayRead, QuotaId};
+use crate::intake::{InFlight, QuotaId};
 use alloc::collections::VecDeque;
 use alloc::sync::Weak;
 use core::net::SocketAddr;
@@ -83,18 +83,43 @@ enum End {
 }
 
 impl Receiving {
-    fn append(&mut self, part: &[u8], shared: &ServerShared) -> Result<(), NoMemory> {
-        self.payload.append(part)?;
-        self.count(shared);
-        Ok(())
+    fn append(&mut self, part: &[u8], shared: &ServerShared) -> Result<(), Exhausted> {
+        self.payload.append(part).map_err(|NoMemory| Exhausted::Memory)?;
+        self.count(shared)
     }
 
     /// Counts what has arrived.
-    fn count(&mut self, shared: &ServerShared) {
+    fn count(&mut self, shared: &ServerShared) -> Result<(), Exhausted> {
         let Held { payload_bytes, counted, .. } = self.held;
         let arrived = self.payload.arrived();
         if counted < payload_bytes && arrived >= counted {
-            self.held.counted = shared.intake().arrived(payload_bytes, counted, arrived);
+            let mut intake = shared.intake();
+            self.held.counted = intake.arrived(payload_bytes, counted, arrived);
+            if arrived < payload_bytes && intake.is_beyond(arrived) {
+                return Err(Exhausted::Limit { held_bytes: intake.held().1 });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a worker cannot take the rest of a request.
+#[derive(Clone, Copy, Debug)]
+enum Exhausted {
+    Memory,
+    /// It holds so many bytes of requests.
+    Limit {
+        held_bytes: u64,
+    },
+}
+
+impl fmt::Display for Exhausted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("there is no memory for it"),
+            Self::Limit { held_bytes } => {
+                write!(f, "the worker holds {held_bytes} bytes of requests, twice as many as it accepts")
+            }
         }
     }
 }
@@ -229,7 +254,7 @@ impl Conn {
             self.shared.state.locked().unread.retain(|held| held.token != self.token);
         }
         if readable && state.callee.is_read() {
-            if !self.may_read(&mut state) && state.callee.hold_up(now) {
+            if !self.may_read(&state) && state.callee.hold_up(now) {
                 self.shared.state.locked().unread.push(Arc::clone(self));
             } else {
                 self.read(&mut state, now, scratch, &mut jobs);
@@ -303,8 +328,8 @@ impl Conn {
                 }
                 CalleeEvent::Bytes(call, part) => {
                     let receiving = state.receiving.get_mut(&call);
-                    if let Some(Err(NoMemory)) = receiving.map(|one| one.append(part, shared)) {
-                        state.no_memory(call);
+                    if let Some(Err(why)) = receiving.map(|one| one.append(part, shared)) {
+                        self.cut_off(state, call, why);
                     }
                 }
                 CalleeEvent::Complete(call) => {
@@ -352,20 +377,23 @@ impl Conn {
         self.shared.report(&RefusalEvent::Call { peer, caller, handler, status, message });
     }
 
-    /// Whether there is capacity for what the caller sends.
-    pub(super) fn has_capacity(&self) -> bool {
-        self.may_read(&mut self.lock())
+    /// Refuses a request of which a part has arrived. The rest of it is dropped.
+    fn cut_off(&self, state: &mut ConnState, call: u64, why: Exhausted) {
+        state.released_handlers.extend(state.receiving.remove(&call).map(|receiving| receiving.handler));
+        let message = why.to_string();
+        self.call_refused(state, "", Status::Exhausted, &message);
+        state.callee.fail(call, Status::Exhausted, &message);
     }
 
-    fn may_read(&self, state: &mut ConnState) -> bool {
+    /// Whether there is capacity for what the caller sends.
+    pub(super) fn has_capacity(&self) -> bool {
+        self.may_read(&self.lock())
+    }
+
+    fn may_read(&self, state: &ConnState) -> bool {
         let awaited = state.callee.awaited();
-        let incomplete = state.receiving.len() as u64;
-        let is_exempt = state.receiving.values().any(|one| one.held.is_exempt);
-        let may_read = self.shared.intake().may_read(self.quota, InFlight { awaited, incomplete, is_exempt });
-        if may_read == MayRead::Exempt {
-            state.receiving.values_mut().for_each(|one| one.held.is_exempt = true);
-        }
-        may_read != MayRead::No
+        let in_flight = InFlight { awaited, is_receiving: !state.receiving.is_empty() };
+        self.shared.intake().may_read(self.quota, in_flight)
     }
 
     fn close(&self, state: &mut ConnState) {
@@ -390,7 +418,7 @@ impl Conn {
     ) {
         for _ in 0..READS_PER_ITERATION {
             scratch.clear();
-            let is_more = state.read_once(scratch, &self.shared);
+            let is_more = state.read_once(scratch, self);
             if let (true, Some(line)) = (state.callee.is_proving(), &state.line)
                 && let Some(channel) = line.binding()
             {
@@ -497,22 +525,24 @@ impl HoldsObjects for ConnState {
 
 impl ConnState {
     /// Reads once; returns whether there may be more to read.
-    fn read_once(&mut self, scratch: &mut Vec<u8>, shared: &ServerShared) -> bool {
+    fn read_once(&mut self, scratch: &mut Vec<u8>, conn: &Conn) -> bool {
         let Some(line) = &mut self.line else { return false };
         let due = self.callee.due();
         let payload =
             due.and_then(|(call, bytes)| Some((&mut self.receiving.get_mut(&call)?.payload, bytes)));
         match line.read_payload(payload, scratch) {
             ReadResult::Read(bytes, is_more) => {
-                if bytes > 0 {
+                if let (1.., Some((call, _))) = (bytes, due) {
                     self.callee.filled(bytes);
-                    let receiving = due.and_then(|(call, _)| self.receiving.get_mut(&call));
-                    receiving.into_iter().for_each(|one| one.count(shared));
+                    let receiving = self.receiving.get_mut(&call);
+                    if let Some(Err(why)) = receiving.map(|one| one.count(&conn.shared)) {
+                        conn.cut_off(self, call, why);
+                    }
                 }
                 is_more
             }
             ReadResult::NoMemory => {
-                due.into_iter().for_each(|(call, _)| self.no_memory(call));
+                due.into_iter().for_each(|(call, _)| conn.cut_off(self, call, Exhausted::Memory));
                 true
             }
             ReadResult::Lost(why) => {
@@ -537,11 +567,6 @@ impl ConnState {
         if let Some((why, message)) = refused {
             self.lose(ConnectionError::Refused { why, message });
         }
-    }
-
-    fn no_memory(&mut self, call: u64) {
-        self.released_handlers.extend(self.receiving.remove(&call).map(|receiving| receiving.handler));
-        self.callee.fail(call, Status::Exhausted, "there is no memory for it");
     }
 
     /// Handles the other events of requests and of the connection.

@@ -4,6 +4,7 @@
 use super::frames::{PONG, RESPONSE, frame, greeting, next_frame, request_of};
 use super::*;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use rendezvous_core::driver::lock::Lock;
 use std::net::TcpListener;
 use std::sync::{Condvar, Mutex};
 
@@ -365,45 +366,40 @@ fn a_payload_that_fills_the_worker_is_read_on_when_its_caller_is_below_its_quota
     scene.until_idle(1);
 }
 
-/// Each has sent part of its payload when the worker is full, so no request ends until a payload is complete.
+/// Their handler ends when all have come, so the worker must take more than its limit, but not without bound.
 #[test]
-fn payloads_that_fill_the_worker_together_are_completed_one_after_the_other() {
-    const PAYLOAD_BYTES: u64 = 16 << 20;
-    let intake = IntakeLimits { bytes_max: 4 << 20, reserved_requests: 0, ..IntakeLimits::default() };
+fn payloads_in_progress_are_completed_up_to_twice_the_limit_and_refused_beyond() {
+    let intake = IntakeLimits { bytes_max: 8 << 20, reserved_requests: 0, ..IntakeLimits::default() };
     let scene = scene_with(RpcServerOptions { intake, ..server_options() }, client_options());
-    let request = CallerFrame::Request { deadline_ms: 0, payload_bytes: PAYLOAD_BYTES, handler: b"length" };
-    let part = [&Header::of_data(1, 1 << 20).to_bytes()[..], &[7; 1 << 20]].concat();
-    let mut streams = [(); 4].map(|()| greeting(&scene));
-    for stream in &mut streams {
+    let held: Arc<Mutex<Vec<Responder>>> = Arc::default();
+    let kept = Arc::clone(&held);
+    scene
+        .handling
+        .register("keep", Run::Inline, move |_, responder| kept.locked().push(responder))
+        .expect("a name");
+    let begin = |stream: &mut std::net::TcpStream, payload_bytes| {
+        let request = CallerFrame::Request { deadline_ms: 0, payload_bytes, handler: b"keep" };
         stream.write_all(&frame(1, &request)).expect("written");
-        stream.write_all(&part).expect("written");
+    };
+    let part = [&Header::of_data(1, 1 << 20).to_bytes()[..], &[7; 1 << 20]].concat();
+    let mut streams = [(); 5].map(|()| greeting(&scene));
+    streams[..4].iter_mut().for_each(|stream| begin(stream, 3 << 20));
+    begin(&mut streams[4], 8 << 20);
+    until("they do not come", || scene.server.held().0 == 5);
+    for stream in &mut streams[..4] {
+        (0..3).for_each(|_| stream.write_all(&part).expect("written"));
     }
-    until("they do not come", || scene.server.held().0 == 4 && scene.server.held().1 >= 4 << 20);
-    let writers = streams.each_ref().map(|stream| {
-        let (mut stream, part) = (stream.try_clone().expect("a descriptor"), part.clone());
-        std::thread::spawn(move || {
-            for call in 2..17 {
-                // A short call that ends meanwhile lets no other connection be read.
-                let short = CallerFrame::Request { deadline_ms: 0, payload_bytes: 0, handler: b"length" };
-                stream.write_all(&[&part[..], &frame(call, &short)].concat()).expect("written");
-            }
-        })
-    });
-    let mut held_max = 0;
-    while !writers.iter().all(std::thread::JoinHandle::is_finished) {
-        held_max = held_max.max(scene.server.held().1);
-        std::thread::yield_now();
+    until("four are not kept", || held.locked().len() == 4);
+    assert_eq!(scene.server.held().1, 13 << 20, "four payloads, and the reserve of the fifth");
+    (0..5).for_each(|_| streams[4].write_all(&part).expect("written"));
+    let (kind, call, body) = next_frame(&mut streams[4]);
+    assert_eq!((kind, call, body[0]), (RESPONSE, 1, 6), "Exhausted");
+    assert!(String::from_utf8_lossy(&body).contains("bytes of requests, twice as many as it accepts"));
+    for (stream, responder) in streams.iter_mut().zip(held.locked().drain(..)) {
+        _ = responder.answer(Vec::new());
+        assert_eq!(next_frame(stream).1, 1);
     }
-    writers.map(|writer| writer.join().expect("no panic"));
-    for mut stream in streams {
-        let frames = core::iter::repeat_with(|| next_frame(&mut stream));
-        let mut calls: Vec<u64> =
-            frames.filter(|frame| frame.0 == RESPONSE).take(16).map(|frame| frame.1).collect();
-        calls.sort_unstable();
-        assert_eq!(calls, Vec::from_iter(1..17));
-    }
-    assert!(held_max <= (4 << 20) + PAYLOAD_BYTES + (4 << 20), "{held_max}");
-    scene.until_idle(0);
+    scene.until_idle(5);
 }
 
 #[test]
