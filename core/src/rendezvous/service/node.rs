@@ -152,7 +152,7 @@ mod tests {
             }
         }
         assert_eq!(
-            [16, 17, 39].map(|cut| common_start(start[..cut].as_bytes(), start.as_bytes())),
+            [16, 17, 39].map(|cut| common_start(&start.as_bytes()[..cut], start.as_bytes())),
             [16, 16, 26]
         );
     }
