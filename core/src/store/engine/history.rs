@@ -222,6 +222,7 @@ impl History {
 
     /// Lets a watch wait for the first change from a revision on, of those that it is to deliver. Returns how many changes
     /// were looked at.
+    #[inline(never)]
     fn go_on(&mut self, id: WatchId, from: u64) -> u64 {
         let Some(watch) = self.watches.get(id) else { return 0 };
         let (is_prefix, node) = (watch.is_prefix, watch.node);

@@ -136,6 +136,7 @@ impl Native {
 
     /// Does what is due in the run of a session, and in that of this name, before a request of the session is served: it
     /// may concern an earlier Join of the session.
+    #[inline(never)]
     fn update_runs(&mut self, context: &mut ServerContext<'_>, session: SessionId, run_id: &[u8]) {
         context.for_others(|context| {
             self.rendezvous.update(context.now, participant(session), run_id);

@@ -118,7 +118,7 @@ impl fmt::Display for Exhausted {
         match self {
             Self::Memory => f.write_str("there is no memory for it"),
             Self::Limit { held_bytes } => {
-                write!(f, "the worker holds {held_bytes} bytes of requests, twice as many as it accepts")
+                write!(f, "the worker holds {held_bytes} bytes of requests, over twice its limit")
             }
         }
     }
@@ -378,6 +378,7 @@ impl Conn {
     }
 
     /// Refuses a request of which a part has arrived. The rest of it is dropped.
+    #[inline(never)]
     fn cut_off(&self, state: &mut ConnState, call: u64, why: Exhausted) {
         state.released_handlers.extend(state.receiving.remove(&call).map(|receiving| receiving.handler));
         let message = why.to_string();
