@@ -84,7 +84,7 @@ enum End {
 
 impl Receiving {
     fn append(&mut self, part: &[u8], shared: &ServerShared) -> Result<(), Exhausted> {
-        self.payload.append(part).map_err(|NoMemory| Exhausted::Memory)?;
+        self.payload.append(part).map_err(|NoMemory| NO_MEMORY)?;
         self.count(shared)
     }
 
@@ -96,7 +96,7 @@ impl Receiving {
             let mut intake = shared.intake();
             self.held.counted = intake.arrived(payload_bytes, counted, arrived);
             if arrived < payload_bytes && intake.is_beyond(arrived) {
-                return Err(Exhausted::Limit { held_bytes: intake.held().1 });
+                return Err(OVER_LIMIT);
             }
         }
         Ok(())
@@ -104,25 +104,10 @@ impl Receiving {
 }
 
 /// Why a worker cannot take the rest of a request.
-#[derive(Clone, Copy, Debug)]
-enum Exhausted {
-    Memory,
-    /// It holds so many bytes of requests.
-    Limit {
-        held_bytes: u64,
-    },
-}
+type Exhausted = &'static str;
 
-impl fmt::Display for Exhausted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory => f.write_str("there is no memory for it"),
-            Self::Limit { held_bytes } => {
-                write!(f, "the worker holds {held_bytes} bytes of requests, over twice its limit")
-            }
-        }
-    }
-}
+const NO_MEMORY: Exhausted = "there is no memory for it";
+const OVER_LIMIT: Exhausted = "the worker holds more than twice as many bytes of requests as it accepts";
 
 impl Conn {
     /// Creates the state of an accepted connection.
@@ -381,9 +366,8 @@ impl Conn {
     #[inline(never)]
     fn cut_off(&self, state: &mut ConnState, call: u64, why: Exhausted) {
         state.released_handlers.extend(state.receiving.remove(&call).map(|receiving| receiving.handler));
-        let message = why.to_string();
-        self.call_refused(state, "", Status::Exhausted, &message);
-        state.callee.fail(call, Status::Exhausted, &message);
+        self.call_refused(state, "", Status::Exhausted, why);
+        state.callee.fail(call, Status::Exhausted, why);
     }
 
     /// Whether there is capacity for what the caller sends.
@@ -543,7 +527,7 @@ impl ConnState {
                 is_more
             }
             ReadResult::NoMemory => {
-                due.into_iter().for_each(|(call, _)| conn.cut_off(self, call, Exhausted::Memory));
+                due.into_iter().for_each(|(call, _)| conn.cut_off(self, call, NO_MEMORY));
                 true
             }
             ReadResult::Lost(why) => {

@@ -394,7 +394,7 @@ fn payloads_in_progress_are_completed_up_to_twice_the_limit_and_refused_beyond()
     (0..5).for_each(|_| streams[4].write_all(&part).expect("written"));
     let (kind, call, body) = next_frame(&mut streams[4]);
     assert_eq!((kind, call, body[0]), (RESPONSE, 1, 6), "Exhausted");
-    assert!(String::from_utf8_lossy(&body).contains("bytes of requests, over twice its limit"));
+    assert!(String::from_utf8_lossy(&body).contains("twice as many bytes of requests"));
     for (stream, responder) in streams.iter_mut().zip(held.locked().drain(..)) {
         _ = responder.answer(Vec::new());
         assert_eq!(next_frame(stream).1, 1);
