@@ -52,7 +52,7 @@ enum Rest {
 /// Number of keys that one step of long work looks at.
 const KEYS_PER_STEP: usize = 256;
 /// Units of work that a deadline of a connection costs, and the end of the connection with it.
-const WORK_PER_DEADLINE: u64 = 16;
+const DEADLINE_WORK: u64 = 16;
 /// First byte of a TLS connection: the type of the record that holds ClientHello (RFC 8446, section 5.1).
 pub(super) const TLS_FIRST_BYTE: u8 = 0x16;
 /// Answer to a client that uses TLS where there is none: the fatal alert `protocol_version`.
@@ -700,7 +700,7 @@ impl Server {
         self.renew_budget();
         while let Some((deadline, id)) = self.deadlines.expired(now) {
             self.check_deadline(deadline, id);
-            self.budget.subtract(WORK_PER_DEADLINE);
+            self.budget.subtract(DEADLINE_WORK);
             let is_over = self.budget.spend(&self.engine, &mut self.conns);
             // The end of a connection may end a session, which concerns all nodes of a run.
             if is_over || self.native.as_ref().is_some_and(|native| native.is_notifying_many()) {

@@ -411,8 +411,8 @@ impl Rendezvous {
         let limits = &self.limits;
         let label_bytes = join.labels.iter().map(|(name, value)| name.len() + value.len()).sum();
         let bounded = [
-            ("bytes of a node's host", join.node.host().len(), limits.node_name_bytes_max),
             ("nodes that a round needs", join.settings.min_nodes as usize, limits.nodes_per_run_max),
+            ("bytes of a node's host", join.node.host().len(), limits.node_name_bytes_max),
             ("bytes of a node's address", join.address.len(), limits.node_name_bytes_max),
             ("labels of a node", join.labels.len(), limits.labels_max),
             ("bytes of a node's labels", label_bytes, limits.label_bytes_max),

@@ -185,3 +185,32 @@ impl RoundRecord {
         (count, missing, lookups + self.members.len() as u64 / MEMBERS_PER_UNIT)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    #[test]
+    fn the_first_4096_nodes_that_are_gone_are_looked_up_and_the_others_count_as_missing() {
+        let gone = |rank: u32| RoundMember {
+            rank,
+            node: Arc::new(NodeName::plain(&rank.to_string())),
+            address: Arc::from(&b""[..]),
+            participant: ParticipantId(rank.into()),
+            local_world_size: 1,
+            worker_offset: rank.into(),
+            member_state: MemberState::Ended(Why::HostSilent),
+        };
+        let record = RoundRecord::new(0, (0..5000).map(gone).collect());
+        let asked = Cell::new(0);
+        let (count, missing, work) = record.missing(3, |_| {
+            asked.set(asked.get() + 1);
+            true
+        });
+        assert_eq!((count, missing.len(), asked.get()), (904, 0, 4096));
+        assert!(work >= 4096, "{work}");
+        let (count, missing, _) = record.missing(3, |_| false);
+        assert_eq!((count, missing.len()), (5000, 3));
+    }
+}

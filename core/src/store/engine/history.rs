@@ -102,7 +102,7 @@ struct Watch {
 enum State {
     /// It has no undelivered change, or its group has changed and it has not been returned by
     /// [`History::next_ready`] since.
-    In(GroupId),
+    InGroup(GroupId),
     /// Its first undelivered change has this revision.
     Behind(u64),
 }
@@ -211,8 +211,7 @@ impl History {
             Watched::Key(key) => (false, key),
             Watched::Prefix(prefix) => (true, prefix),
         };
-        let watchers = if is_prefix { &mut self.of_prefixes } else { &mut self.of_keys };
-        let node = watchers.names.insert(name);
+        let node = self.index(is_prefix).names.insert(name);
         let state = State::Behind(from);
         self.watches.insert(id, Watch { is_prefix, name: name.into(), node, from, state, queued: false });
         let looked_at = self.go_on(id, from);
@@ -232,7 +231,7 @@ impl History {
             watch.matches(&change.key)
         };
         let found = self.since(from).find(matches).map(|change| change.revision);
-        let state = found.map_or_else(|| State::In(self.join_group(is_prefix, node, id)), State::Behind);
+        let state = found.map_or_else(|| State::InGroup(self.join_group(is_prefix, node, id)), State::Behind);
         if let Some(watch) = self.watches.get_mut(id) {
             (watch.from, watch.state) = (from, state);
         }
@@ -242,30 +241,36 @@ impl History {
 
     /// Adds a watch to the group of its name that has no undelivered change.
     fn join_group(&mut self, is_prefix: bool, node: NodeId, id: WatchId) -> GroupId {
-        let watchers = if is_prefix { &mut self.of_prefixes } else { &mut self.of_keys };
+        let fresh = GroupId(self.last_group + 1);
+        let watchers = self.index(is_prefix);
         let group = watchers.current.get(node).unwrap_or_else(|| {
-            self.last_group += 1;
             watchers.names.activate(node);
-            watchers.current.insert(node, GroupId(self.last_group));
-            GroupId(self.last_group)
+            watchers.current.insert(node, fresh);
+            fresh
         });
+        self.last_group = self.last_group.max(group.0);
         self.members.insert((group, id));
         group
     }
 
     pub(super) fn unwatch(&mut self, id: WatchId) -> bool {
         let Some(watch) = self.watches.remove(id) else { return false };
-        let watchers = if watch.is_prefix { &mut self.of_prefixes } else { &mut self.of_keys };
-        if let State::In(group) = watch.state {
+        let mut emptied = None;
+        if let State::InGroup(group) = watch.state {
             self.members.remove((group, id));
-            let is_current = watchers.current.get(watch.node) == Some(group);
-            if is_current && self.members.of(group).next().is_none() {
-                watchers.current.remove(watch.node);
-                watchers.names.deactivate(watch.node);
-            }
+            emptied = self.members.of(group).next().is_none().then_some(group);
+        }
+        let watchers = self.index(watch.is_prefix);
+        if emptied.is_some() && watchers.current.get(watch.node) == emptied {
+            watchers.current.remove(watch.node);
+            watchers.names.deactivate(watch.node);
         }
         watchers.names.remove(watch.node);
         true
+    }
+
+    const fn index(&mut self, is_prefix: bool) -> &mut Watchers {
+        if is_prefix { &mut self.of_prefixes } else { &mut self.of_keys }
     }
 
     /// Queues a watch, if it has undelivered changes. One that is in a group is queued with the group.
