@@ -111,8 +111,8 @@ struct Quota {
 ///
 /// - When the worker has no capacity, connections are not read, with two exceptions. A connection below a small reserve
 ///   is read, so that a caller with few requests is served however many others there are. A connection with an
-///   incomplete payload is read, so that the request that occupies capacity can end. Beyond twice the limit, such a request
-///   is refused when more of it arrives, unless it is within the reserve.
+///   incomplete payload is read, so that the request that occupies capacity can end. Beyond twice the limit, a connection
+///   above the reserve has requests refused as they begin and as more of them arrives.
 /// - Of a payload, the bytes that have arrived count against the limit, and a small reserve of those that have not: a
 ///   caller that announces much and sends nothing holds up no others.
 /// - Requests that their caller does not wait for are one-way calls, and calls that it gave up while a handler had
@@ -187,11 +187,12 @@ impl FairIntake {
         now
     }
 
-    /// Whether a request of whose payload so many bytes have arrived is to be refused, because the worker holds twice as many
-    /// bytes as it accepts.
-    pub const fn is_beyond(&self, arrived: u64) -> bool {
+    /// Whether a request of which more has arrived is to be refused, because the worker holds more than twice as many bytes as
+    /// it accepts, and the connection more than the reserve.
+    pub fn is_beyond(&self, id: QuotaId) -> bool {
         let (_, held) = self.total.held();
-        held > self.limits.bytes_max.saturating_mul(2) && arrived > self.limits.reserved_bytes
+        held > self.limits.bytes_max.saturating_mul(2)
+            && self.quotas.get(id.0).is_some_and(|quota| quota.held.bytes > self.limits.reserved_bytes)
     }
 
     /// A request with a payload of this many bytes has ended, of which `counted` counted.

@@ -152,16 +152,18 @@ fn what_is_announced_and_does_not_come_holds_up_no_others() {
 }
 
 #[test]
-fn incomplete_payloads_beyond_twice_the_limit_are_refused_unless_they_are_short() {
+fn beyond_twice_the_limit_connections_above_the_reserve_are_refused() {
     let mut intake = FairIntake::new(limits());
-    let (one, two) = (intake.open(), intake.open());
+    let (one, two, small) = (intake.open(), intake.open(), intake.open());
     let counted = [one, two].map(|id| intake.enter(id, 1 << 40));
     let of_one = intake.arrived(1 << 40, counted[0], 9_900);
     let of_two = intake.arrived(1 << 40, counted[1], 9_900);
-    assert_eq!((intake.held().1, intake.is_beyond(9_900)), (20_000, false));
-    let of_two = intake.arrived(1 << 40, of_two, 9_901);
-    assert!(intake.is_beyond(9_901) && !intake.is_beyond(100));
+    assert_eq!((intake.held().1, intake.is_beyond(one)), (20_000, false));
+    enter(&mut intake, small, 100);
+    assert!(intake.is_beyond(one) && intake.is_beyond(two) && !intake.is_beyond(small));
+    enter(&mut intake, small, 1);
+    assert!(intake.is_beyond(small), "its requests count together");
     intake.leave(two, 1 << 40, of_two);
-    assert!(!intake.is_beyond(9_901));
+    assert!(!intake.is_beyond(one) && !intake.is_beyond(small));
     intake.leave(one, 1 << 40, of_one);
 }

@@ -90,12 +90,12 @@ impl Receiving {
 
     /// Counts what has arrived.
     fn count(&mut self, shared: &ServerShared) -> Result<(), Exhausted> {
-        let Held { payload_bytes, counted, .. } = self.held;
+        let Held { payload_bytes, counted, quota, .. } = self.held;
         let arrived = self.payload.arrived();
         if counted < payload_bytes && arrived >= counted {
             let mut intake = shared.intake();
             self.held.counted = intake.arrived(payload_bytes, counted, arrived);
-            if arrived < payload_bytes && intake.is_beyond(arrived) {
+            if arrived < payload_bytes && intake.is_beyond(quota) {
                 return Err(OVER_LIMIT);
             }
         }
@@ -308,6 +308,9 @@ impl Conn {
                             let held = shared.take_in(self.quota, payload_bytes);
                             let receiving = Receiving { handler, payload, kind, deadline, held };
                             state.receiving.insert(call, receiving);
+                            if shared.intake().is_beyond(self.quota) {
+                                self.cut_off(state, call, OVER_LIMIT);
+                            }
                         }
                     }
                 }
@@ -362,7 +365,7 @@ impl Conn {
         self.shared.report(&RefusalEvent::Call { peer, caller, handler, status, message });
     }
 
-    /// Refuses a request of which a part has arrived. The rest of it is dropped.
+    /// Refuses a request that has begun. The rest of it is dropped.
     #[inline(never)]
     fn cut_off(&self, state: &mut ConnState, call: u64, why: Exhausted) {
         state.released_handlers.extend(state.receiving.remove(&call).map(|receiving| receiving.handler));

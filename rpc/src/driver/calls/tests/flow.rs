@@ -391,14 +391,27 @@ fn payloads_in_progress_are_completed_up_to_twice_the_limit_and_refused_beyond()
     }
     until("four are not kept", || held.locked().len() == 4);
     assert_eq!(scene.server.held().1, 13 << 20, "four payloads, and the reserve of the fifth");
-    (0..5).for_each(|_| streams[4].write_all(&part).expect("written"));
-    let (kind, call, body) = next_frame(&mut streams[4]);
-    assert_eq!((kind, call, body[0]), (RESPONSE, 1, 6), "Exhausted");
-    assert!(String::from_utf8_lossy(&body).contains("twice as many bytes of requests"));
-    for (stream, responder) in streams.iter_mut().zip(held.locked().drain(..)) {
-        _ = responder.answer(Vec::new());
-        assert_eq!(next_frame(stream).1, 1);
+    let refused = |stream: &mut std::net::TcpStream, refused_call| {
+        let (kind, call, body) = next_frame(stream);
+        assert_eq!((kind, call, body[0]), (RESPONSE, refused_call, 6), "Exhausted");
+        assert!(String::from_utf8_lossy(&body).contains("twice as many bytes of requests"));
+    };
+    // Requests that arrive as a whole count, too: the fourth is refused as it begins, and its payload is dropped.
+    for call in 2..6 {
+        let request = CallerFrame::Request { deadline_ms: 0, payload_bytes: 1 << 20, handler: b"keep" };
+        let whole =
+            [&frame(call, &request)[..], &Header::of_data(call, 1 << 20).to_bytes(), &[7; 1 << 20]].concat();
+        streams[4].write_all(&whole).expect("written");
     }
+    refused(&mut streams[4], 5);
+    until("three more are not kept", || held.locked().len() == 7);
+    let (requests, bytes, _) = scene.server.held();
+    assert_eq!((requests, bytes), (8, 16 << 20));
+    (0..2).for_each(|_| streams[4].write_all(&part).expect("written"));
+    refused(&mut streams[4], 1);
+    held.locked().drain(..).for_each(|responder| _ = responder.answer(Vec::new()));
+    streams[..4].iter_mut().for_each(|stream| assert_eq!(next_frame(stream).1, 1));
+    (2..5).for_each(|call| assert_eq!(next_frame(&mut streams[4]).1, call));
     scene.until_idle(5);
 }
 
