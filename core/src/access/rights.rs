@@ -27,10 +27,13 @@ pub enum Right {
     Run(Box<[u8]>),
 }
 
+/// Maximum number of rights of a token, because each of them may be compared with each key of a request.
+pub(super) const RIGHTS_MAX: usize = 16;
+
 /// Text that is not a list of rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "after the secret, a token has its rights: `all`, or any of `run:ID`, `read:PREFIX` and `write:PREFIX`"
+    "after the secret, a token has its rights: `all`, or {RIGHTS_MAX} at most of `run:ID`, `read:PREFIX` and `write:PREFIX`"
 )]
 pub struct RightsError;
 
@@ -101,7 +104,7 @@ impl Rights {
     /// Parses words such as `run:job-7 read:/data/`, separated by blanks.
     ///
     /// # Errors
-    /// There is no word, or one is not a right.
+    /// There is no word, there are more than [`RIGHTS_MAX`], or one is not a right.
     pub fn parse(text: &str) -> Result<Self, RightsError> {
         let mut rights = Vec::new();
         let mut words = text.split_whitespace().peekable();
@@ -118,6 +121,9 @@ impl Rights {
                 Some(("run", run_id)) if !run_id.is_empty() => Right::Run(run_id.as_bytes().into()),
                 _ => return Err(RightsError),
             });
+        }
+        if rights.len() > RIGHTS_MAX {
+            return Err(RightsError);
         }
         Ok(if is_all { Self::All } else { Self::Any(rights.into()) })
     }
@@ -240,7 +246,10 @@ mod tests {
         let rights =
             [Right::Run(b"job-*"[..].into()), Right::Write(Box::default()), Right::Read(b"/x"[..].into())];
         assert_eq!(parsed, Rights::Any(rights.into()));
-        for wrong in ["", "  ", "run:", "read", "everything", "read:/a,write:/b x", "All"] {
+        assert!(Rights::parse(&"read: ".repeat(RIGHTS_MAX)).is_ok());
+        for wrong in
+            ["", "  ", "run:", "read", "everything", "read:/a,write:/b x", "All", &"read: ".repeat(17)]
+        {
             assert_eq!(Rights::parse(wrong), Err(RightsError), "{wrong}");
         }
     }

@@ -397,7 +397,7 @@ impl Native {
     }
 
     fn request(&mut self, context: &mut ServerContext<'_>, request: RequestId, frame: &ClientFrame<'_>) {
-        if let Err(denied) = self.check_rights(request.session, frame) {
+        if let Err(denied) = self.check_rights(context, request.session, frame) {
             let text = denied.to_string();
             let fault = Fault::new(FaultCode::PermissionDenied, frame.kind().into(), 0);
             return self.fail(context, request, Fault { text: text.as_bytes(), ..fault });

@@ -10,6 +10,7 @@ use crate::session::table::SessionId;
 use crate::store::engine::{ApplyError, Stale};
 use crate::store::op::Key;
 use crate::wire::native::{ClientFrame, Fault, FaultCode, ServerFrame, Why};
+use core::cell::Cell;
 
 impl Native {
     pub(super) fn barrier_request(
@@ -111,14 +112,16 @@ impl Native {
         }
         let token = self.tokens.get(session).cloned();
         let server = (self.instance.incarnation, &context.limits.rendezvous);
+        let keys = Cell::new(0);
         let could_arrive = |key: &[u8]| {
             // Each participant may cancel the barrier.
             let request = ClientFrame::BarrierCancel { key: Key::raw(key), name: b"" };
-            token.as_ref().is_none_or(|token| may(token, server, &request).is_ok())
+            token.as_ref().is_none_or(|token| may(token, server, &request, &keys).is_ok())
         };
         let node = (others == 0).then_some(EndedNode { name: node, could_arrive: &could_arrive });
         // The end of an owner is never refused.
         let _ = self.handle_barriers(context, Input::Ended { owner: OwnerId(session.0), node, why });
+        context.budget.subtract(keys.get());
     }
 
     pub(super) fn tick_barriers(&mut self, context: &mut ServerContext<'_>) {

@@ -1,6 +1,6 @@
 //! Greeting of native clients: their tokens, and what their sessions may do.
 
-use super::rounds::run_of_key;
+use super::rounds::{after_run_id, run_of_key};
 use super::{Native, RequestId, ServerContext};
 use crate::access::{AuthToken, Denied, Rights};
 use crate::ids::ConnId;
@@ -10,6 +10,7 @@ use crate::node::server::event::CloseReason;
 use crate::prelude::*;
 use crate::session::table::{Hello, Input, SessionId};
 use crate::wire::native::{ClientFrame, Fault, FaultCode, List, ServerFrame, SessionEntry, Why};
+use core::cell::Cell;
 
 /// Most sessions in one answer.
 const SESSIONS_MAX: usize = 1024;
@@ -27,13 +28,19 @@ pub(super) enum Authenticated {
     Challenged,
 }
 
-/// Checks whether the holder of a token may make a request at the server with this incarnation.
+/// Checks whether the holder of a token may make a request at the server with this incarnation. Adds the number of keys that
+/// were looked at.
 pub(super) fn may<'k>(
     token: &AuthToken,
     (incarnation, limits): (u64, &RendezvousLimits),
     frame: &ClientFrame<'k>,
+    keys: &Cell<u64>,
 ) -> Result<(), Denied<'k>> {
-    token.rights.check(frame, &|key| run_of_key(incarnation, limits.run_id_bytes_max, key))
+    let after = after_run_id(incarnation);
+    token.rights.check(frame, &|key| {
+        keys.set(keys.get() + 1);
+        run_of_key(&after, limits.run_id_bytes_max, key)
+    })
 }
 
 impl Native {
@@ -128,11 +135,16 @@ impl Native {
     /// Checks whether a session may make a request.
     pub(super) fn check_rights<'k>(
         &self,
+        context: &mut ServerContext<'_>,
         session: SessionId,
         frame: &ClientFrame<'k>,
     ) -> Result<(), Denied<'k>> {
         let Some(token) = self.tokens.get(session) else { return Ok(()) };
-        may(token, (self.instance.incarnation, self.rendezvous.limits()), frame)
+        let server = (self.instance.incarnation, self.rendezvous.limits());
+        let keys = Cell::new(0);
+        let allowed = may(token, server, frame, &keys);
+        context.budget.subtract(keys.get());
+        allowed
     }
 
     /// Returns whether a session may act on what belongs to others.

@@ -549,16 +549,23 @@ const fn participant(session: SessionId) -> ParticipantId {
 /// that a round does not share keys with a round of the same number at an earlier server. Clients put a slash before
 /// their users' keys.
 fn stem(incarnation: u64, run_id: &str) -> Vec<u8> {
-    format!("/torch.rendezvous.{run_id}.{incarnation:016x}.").into_bytes()
+    [b"/torch.rendezvous.", run_id.as_bytes(), &after_run_id(incarnation)].concat()
+}
+
+/// Returns what follows the id of a run in [`stem`].
+pub(super) fn after_run_id(incarnation: u64) -> [u8; 18] {
+    let mut after = [b'.'; 18];
+    after[1..17].copy_from_slice(format!("{incarnation:016x}").as_bytes());
+    after
 }
 
 /// Returns the run to whose rounds a key belongs, by the prefix that [`stem`] makes. The id of a run has at most
 /// `run_id_bytes_max` bytes, so what follows in a long key is not looked at.
-pub(super) fn run_of_key(incarnation: u64, run_id_bytes_max: usize, key: &[u8]) -> Option<&[u8]> {
+pub(super) fn run_of_key<'k>(after: &[u8; 18], run_id_bytes_max: usize, key: &'k [u8]) -> Option<&'k [u8]> {
     let rest = key.strip_prefix(b"/torch.rendezvous.")?;
-    let after = format!(".{incarnation:016x}.");
     let rest = &rest[..rest.len().min(run_id_bytes_max + after.len())];
-    let length = rest.windows(after.len()).position(|window| window == after.as_bytes())?;
+    // A request may have millions of such windows: arrays are compared as numbers.
+    let length = rest.windows(after.len()).position(|window| window.first_chunk() == Some(after))?;
     Some(&rest[..length])
 }
 

@@ -346,10 +346,24 @@ fn a_token_proves_what_it_may_do_when_it_is_proven() {
 }
 
 #[test]
+fn keys_that_are_compared_with_rights_count_as_work_although_they_are_denied() {
+    let mut rig = guarded();
+    let conn = rig.open_as(0, TRAINER, "n");
+    let names: Vec<String> = (0..100).map(|number| format!("/job/{number}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).chain([&b"/other"[..]]).collect();
+    let check = encoded(1, 0, &ClientFrame::Check { keys: Keys::scoped(b"", &names) });
+    rig.server.handle(rig.now, Input::Received { conn, bytes: &check }).expect("an open connection");
+    assert!(rig.server.work() >= 101, "{} units", rig.server.work());
+    rig.feed(Input::Tick);
+    assert!(rig.lines(conn)[0].contains("PermissionDenied"));
+}
+
+#[test]
 fn a_key_is_of_a_run_if_its_id_is_short_enough() {
     let run_of = |id_bytes: usize, rest: &str| {
         let key = format!("/torch.rendezvous.{}.{:016x}.{rest}", "r".repeat(id_bytes), 7);
-        super::super::rounds::run_of_key(7, 64, key.as_bytes()).map(<[u8]>::len)
+        super::super::rounds::run_of_key(&super::super::rounds::after_run_id(7), 64, key.as_bytes())
+            .map(<[u8]>::len)
     };
     for rest in ["", "0/k", &"x".repeat(1000)] {
         assert_eq!([64, 65, 8192].map(|id_bytes| run_of(id_bytes, rest)), [Some(64), None, None]);
