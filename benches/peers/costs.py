@@ -100,8 +100,8 @@ class Native(Client):
 
 
 class Server:
-    def __init__(self, rdzv: Path):
-        self.process = subprocess.Popen([rdzv, "server", "--bind", "127.0.0.1:0"], stdout=subprocess.PIPE,
+    def __init__(self, rdzv: Path, options: tuple[str, ...] = ()):
+        self.process = subprocess.Popen([rdzv, "server", "--bind", "127.0.0.1:0", *options], stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
         for line in self.process.stdout:
             found = re.search(rb"127\.0\.0\.1:(\d+)", line)
@@ -269,6 +269,48 @@ def long_lists(server: Server) -> dict:
     return others_wait(server, work)
 
 
+def full_store(server: Server) -> dict:
+    """MULTI_SET, WAIT and LeaseAttach of as many keys as a request may have, which a nearly full store refuses."""
+    native, client = Native(server.port, b"any"), C10d(server.port)
+    for number in range(15):
+        client.set(b"/fill/%d" % number, bytes(4 * MIB))
+    client.add(b"/done", 1)
+    native.ask(0x0024, 1, struct.pack("<Q", 0))
+    native.frames()
+    names = [text(b"/list/%d" % number) for number in range(131_072)]
+    count = struct.pack("<Q", len(names))
+    pairs, keys = count + b"".join(name + text(b"") for name in names), count + b"".join(names)
+
+    def work() -> None:
+        for request, (kind, body) in enumerate([(0x001A, pairs), (0x0015, struct.pack("<Q", 60_000) + keys),
+                                                (0x0025, struct.pack("<Q", 1) + keys)], 2):
+            native.ask(kind, request, body)
+            kind, _ = native.frames()
+            assert kind == 0x80FF, f"frame {kind:#x}"
+
+    return others_wait(server, work)
+
+
+full_store.options = ("--stored-bytes-max", "64MiB")
+
+
+def leased_keys(server: Server) -> dict:
+    """A LeaseAttach of as many keys as a request may have, and the end of the lease."""
+    native, client = Native(server.port, b"any"), C10d(server.port)
+    client.add(b"/done", 1)
+    native.ask(0x0024, 1, struct.pack("<Q", 0))
+    native.frames()
+    keys = struct.pack("<Q", 131_072) + b"".join(text(b"/list/%d" % number) for number in range(131_072))
+
+    def work() -> None:
+        for request, (kind, body, answer) in enumerate([(0x0025, keys, 0x8010), (0x0027, b"", 0x8011)], 2):
+            native.ask(kind, request, struct.pack("<Q", 1) + body)
+            kind, _ = native.frames()
+            assert kind == answer, f"frame {kind:#x}"
+
+    return others_wait(server, work)
+
+
 def session_end(server: Server) -> dict:
     """The end of a session with 100,000 watches, 100,000 leases and a wait for 131,072 keys."""
     native, client = Native(server.port, b"any"), C10d(server.port)
@@ -398,8 +440,8 @@ def nested_watches(server: Server) -> dict:
     return others_wait(server, work)
 
 
-ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, session_end, leases,
-        timeouts, arrivals, transaction, long_queue, nested_watches]
+ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, full_store, leased_keys,
+        session_end, leases, timeouts, arrivals, transaction, long_queue, nested_watches]
 
 
 def main() -> int:
@@ -416,7 +458,7 @@ def main() -> int:
     for row in ROWS:
         if not re.search(options.rows, row.__name__):
             continue
-        server = Server(options.rdzv)
+        server = Server(options.rdzv, getattr(row, "options", ()))
         try:
             outcome = row(server)
         finally:

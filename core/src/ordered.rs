@@ -454,14 +454,6 @@ impl<V> Named<V> {
         self.0.remove(name)
     }
 
-    /// Removes any entry, and returns its name.
-    pub fn pop_any(&mut self) -> Option<Arc<[u8]>> {
-        let (name, _) = self.0.entries.last()?;
-        let name = name.clone();
-        self.remove(&name);
-        Some(name)
-    }
-
     /// Removes the first entry whose name begins with `prefix`, and returns its name.
     pub fn pop_prefix(&mut self, prefix: &[u8]) -> Option<Arc<[u8]>> {
         let (name, _) = self.0.range::<[u8]>(Bound::Included(prefix), Bound::Unbounded).next()?;

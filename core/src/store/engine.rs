@@ -6,6 +6,7 @@
 //! wakes no waiter; a waiter that a queue push released is removed from that queue's list; a WAIT on a non-empty
 //! queue and a missing key is released when the key is set.
 
+mod distinct;
 mod fences;
 mod growth;
 mod history;
@@ -29,12 +30,11 @@ pub use value::KeptValue;
 
 use crate::ids::WaiterId;
 use crate::limits::{EngineLimits, ITEM_COST_BYTES, KEY_COST_BYTES};
-use crate::ordered::Named;
 use crate::prelude::*;
 use crate::store::number;
 use crate::store::op::{Key, Keys, Pairs, Request};
-use crate::store::txn::Write;
 use core::cell::Cell;
+use distinct::growth;
 use fences::Fences;
 use native::Extras;
 use slot::{NONE, SlotId};
@@ -378,8 +378,13 @@ impl Engine {
     fn multi_set(&mut self, pairs: Pairs<'_>) -> Result<Answer<'static>, ApplyError> {
         let gross = pairs.iter().map(|(key, value)| cost(key, value.len())).sum();
         if self.check_capacity(gross).is_err() {
-            let writes = pairs.iter().map(|(key, value)| Write::Set { key, value });
-            self.check_growth_of(writes).map_err(|(error, _)| error)?;
+            self.count_work(pairs.len() as u64);
+            let slots = &self.slots;
+            let mut list = pairs.iter().map(|(key, value)| (key, value.len()));
+            let more = growth(slots.hasher(), &mut self.joined, &mut list, &|hash, name| {
+                slots.find_hashed(name, hash).map(|slot| slots[slot].value.len())
+            });
+            self.check_capacity(more.bytes)?;
         }
         pairs.iter().for_each(|(key, value)| self.set_unchecked(key, value));
         Ok(Answer::Nothing)
@@ -430,8 +435,11 @@ impl Engine {
 
     fn append(&mut self, key: Key<'_>, more: &[u8]) -> Result<Answer<'static>, ApplyError> {
         if self.check_capacity(cost(key, more.len())).is_err() {
-            let write = Write::Append { key, value: more };
-            self.check_growth_of(core::iter::once(write)).map_err(|(error, _)| error)?;
+            let slot = self.slots.find(contiguous_key(key, &mut self.joined));
+            let value = slot.map(|slot| &self.slots[slot].value);
+            let grown = cost(key, value.map_or(0, Value::text_bytes) + more.len());
+            let held = value.map_or(0, |value| cost(key, value.len()));
+            self.check_capacity(grown.saturating_sub(held))?;
         }
         self.append_unchecked(key, more);
         Ok(Answer::Nothing)
@@ -487,8 +495,14 @@ impl Engine {
                 None => {
                     let gross = keys.iter().map(|key| cost(key, 0)).sum();
                     if self.check_capacity(gross).is_err() {
-                        let more = self.new_names(keys);
-                        self.check_capacity(more)?;
+                        self.count_work(keys.len() as u64);
+                        let slots = &self.slots;
+                        let mut list = keys.iter().map(|key| (key, 0));
+                        // Keys that are in the table keep their values.
+                        let more = growth(slots.hasher(), &mut self.joined, &mut list, &|hash, name| {
+                            slots.find_hashed(name, hash).map(|_| 0)
+                        });
+                        self.check_capacity(more.bytes)?;
                     }
                     self.check_waits(waiter, keys.len())?;
                     *wait.insert(self.waits.open(waiter, kind))
@@ -500,19 +514,6 @@ impl Engine {
             }
         }
         Ok(if wait.is_some() { Answer::Parked } else { Answer::Released })
-    }
-
-    /// Returns what the keys that are not in the table would be charged.
-    #[cold]
-    fn new_names(&mut self, keys: Keys<'_>) -> u64 {
-        let (mut names, mut more): (Named<()>, u64) = (Named::new(), 0);
-        for key in keys.iter() {
-            let name = contiguous_key(key, &mut self.joined);
-            if self.slots.find(name).is_none() && names.insert(name, ()).is_none() {
-                more += cost(key, 0);
-            }
-        }
-        more
     }
 
     fn barrier(

@@ -65,8 +65,13 @@ impl<'a> Key<'a> {
 
 impl PartialEq for Key<'_> {
     fn eq(&self, other: &Self) -> bool {
-        self.len() == other.len()
-            && self.pieces().into_iter().flatten().eq(other.pieces().into_iter().flatten())
+        match (self.as_contiguous(), other.as_contiguous()) {
+            (Some(one), Some(other)) => one == other,
+            _ => {
+                self.len() == other.len()
+                    && self.pieces().into_iter().flatten().eq(other.pieces().into_iter().flatten())
+            }
+        }
     }
 }
 

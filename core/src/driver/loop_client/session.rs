@@ -22,6 +22,7 @@ use crate::driver::take::{List, strip_scope};
 use crate::error::Operation;
 use crate::node::multi_client::Answer;
 use crate::node::native_client::Ending;
+use crate::ordered::Map;
 use crate::rendezvous::parameters::RendezvousParameters;
 use crate::rendezvous::rdzv_settings::RdzvSettings;
 use crate::store::call::{Call, CallId, Outcome, WaitMode};
@@ -87,7 +88,7 @@ pub(super) struct LoopSession {
     /// nodes, and the last rounds of the loop's nodes.
     pub(super) settings: Option<(RdzvSettings, Box<str>, Arc<LastRounds>)>,
     /// Calls in progress by their requests. A call on the session's store that is one request needs no entry.
-    calls: HashMap<u64, LoopCall>,
+    calls: Map<u64, LoopCall>,
 }
 
 /// Call of a session that is in progress.
@@ -121,7 +122,7 @@ impl LoopSession {
         let watch = (id.token(0), Poller::Program);
         let driver = SessionDriver::new((host, port), &options, (clock, seed), watch);
         let peer = endpoint_text(host, port).into();
-        Self { id, began: clock.now(), peer, options, driver, settings: None, calls: HashMap::new() }
+        Self { id, began: clock.now(), peer, options, driver, settings: None, calls: Map::new() }
     }
 
     /// Submits a request.
@@ -192,7 +193,7 @@ impl LoopSession {
             Some(ServerFrame::LeaseOver { lease, why }) => SessionEvent::LeaseOver { call, lease, why },
             // Changes that were under way when the watch was cancelled are dropped.
             Some(ServerFrame::Changed { changes }) => {
-                let Some(LoopCall::Watch { pending, untaken, .. }) = self.calls.get_mut(&push.id) else {
+                let Some(LoopCall::Watch { pending, untaken, .. }) = self.calls.get_mut(push.id) else {
                     return;
                 };
                 if *untaken < self.options.pushed_bytes_max {
@@ -204,12 +205,12 @@ impl LoopSession {
                     return events.queue.extend(output);
                 }
                 let overrun = WatchError::overrun(watched_key(pending, &self.options.scope), &self.peer);
-                self.calls.remove(&push.id);
+                self.calls.remove(push.id);
                 self.driver.forget(push.id);
                 SessionEvent::WatchOver(call, overrun)
             }
             Some(ServerFrame::WatchOver { why, oldest }) => {
-                let Some(LoopCall::Watch { began, pending, .. }) = self.calls.remove(&push.id) else {
+                let Some(LoopCall::Watch { began, pending, .. }) = self.calls.remove(push.id) else {
                     return;
                 };
                 let key = watched_key(&pending, &self.options.scope);
@@ -224,7 +225,7 @@ impl LoopSession {
 
     /// Accounts for a change that the program has taken.
     pub(super) fn taken(&mut self, call: CallId, change: &Change) {
-        if let Some(LoopCall::Watch { untaken, .. }) = self.calls.get_mut(&self.id.number_of(call)) {
+        if let Some(LoopCall::Watch { untaken, .. }) = self.calls.get_mut(self.id.number_of(call)) {
             *untaken -= change.bytes();
         }
     }
@@ -250,7 +251,7 @@ impl LoopSession {
     ) -> Option<LoopEvent> {
         let (limits, call, elapsed) =
             (*self.driver.limits(), self.id.call(request), encoded.since_begun(now));
-        let pending = match self.calls.remove(&request) {
+        let pending = match self.calls.remove(request) {
             Some(LoopCall::Request(pending) | LoopCall::Watch { pending, .. }) => pending,
             Some(LoopCall::Listing(listed)) => return self.page_ended(now, listed, encoded, answer),
             None => {
@@ -380,17 +381,17 @@ impl Member for LoopSession {
     /// Cancels a call, or ends the watch that it began.
     fn cancel(&mut self, call: CallId, events: &mut MemberEvents<'_>) {
         let first = self.id.number_of(call);
-        if let Some(LoopCall::Watch { began, pending, .. }) = self.calls.get(&first) {
+        if let Some(LoopCall::Watch { began, pending, .. }) = self.calls.get(first) {
             let mut loss = Loss::cancelled();
             loss.failure.elapsed = events.now().since(*began);
             let cancelled = pending.error(loss, &self.options.scope, &self.peer);
-            self.calls.remove(&first);
+            self.calls.remove(first);
             self.driver.forget(first);
             let over = SessionEvent::WatchOver(call, WatchError::Cancelled(cancelled));
             events.queue.push_back(LoopEvent::Session(self.id, over));
         } else {
             // For a call of several requests, the one in progress.
-            let page = self.calls.iter().find_map(|(&request, running)| match running {
+            let page = self.calls.iter().find_map(|(request, running)| match running {
                 LoopCall::Listing(listed) if listed.call == call => Some(request),
                 _ => None,
             });

@@ -30,7 +30,7 @@ pub(super) struct Session {
     commands: Receiver<Command>,
     shared: Arc<ClientShared>,
     opened: Option<oneshot::Sender<Result<(), Ending>>>,
-    callers: HashMap<u64, Caller>,
+    callers: Map<u64, Caller>,
     /// Watches and leases by their requests.
     streams: Map<u64, Arc<Inbox<OwnedFrame>>>,
     buffer: Box<[u8]>,
@@ -57,7 +57,7 @@ impl Session {
             commands,
             shared,
             opened,
-            callers: HashMap::new(),
+            callers: Map::new(),
             streams: Map::new(),
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             was_trying: true,
@@ -173,8 +173,8 @@ impl Session {
     }
 
     fn check_tokens(&mut self) {
-        let is_cancelled = |&(_, caller): &(&u64, &Caller)| caller.token.is_cancelled();
-        let ids: Vec<u64> = self.callers.iter().filter(is_cancelled).map(|(&id, _)| id).collect();
+        let is_cancelled = |(_, caller): &(u64, &Caller)| caller.token.is_cancelled();
+        let ids: Vec<u64> = self.callers.iter().filter(is_cancelled).map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| self.driver.cancel(id));
     }
 
@@ -226,7 +226,7 @@ impl Session {
                     // Events of the previous round are obsolete.
                     self.shared.events.retain(NodeEvent::is_before_round);
                 }
-                let Some(Caller { inbox, reply, .. }) = self.callers.remove(&id) else { return };
+                let Some(Caller { inbox, reply, .. }) = self.callers.remove(id) else { return };
                 if let (Some(inbox), Ok(_)) = (inbox, &answer) {
                     self.streams.insert(id, inbox);
                 }

@@ -1,8 +1,10 @@
 //! Leases: groups of keys that are removed together, and their expiry.
 
-use super::contiguous_key;
+use super::distinct::{Growth, growth};
+use crate::hash_index::{HashIndex, id_of};
+use crate::key_hash::KeyHash;
 use crate::limits::{HistoryLimits, KEY_COST_BYTES};
-use crate::ordered::{Map, Named, Set, numbers};
+use crate::ordered::{Map, Set, numbers};
 use crate::prelude::*;
 use crate::store::op::Keys;
 
@@ -28,40 +30,69 @@ pub enum LeaseError {
 
 #[derive(Debug)]
 struct Lease {
-    keys: Named<()>,
+    /// Its keys, by their positions in [`Leases::attached`].
+    keys: Vec<u32>,
     /// Time to live from the grant or last renewal; `None`: until it is revoked.
     ttl: Option<Duration>,
     expires: Instant,
+    /// It exists only until its keys are removed.
+    has_ended: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
+struct Attached {
+    key: Box<[u8]>,
+    lease: LeaseId,
+    /// Its position in [`Lease::keys`].
+    position: u32,
+}
+
+#[derive(Debug)]
 pub(super) struct Leases {
     last: u64,
     leases: Map<LeaseId, Lease>,
-    of_key: Named<LeaseId>,
+    /// Number of leases that have not ended.
+    live: usize,
+    attached: Vec<Attached>,
+    index: HashIndex,
+    hasher: KeyHash,
     deadlines: Set<(Instant, LeaseId)>,
     bytes: u64,
 }
 
 impl Leases {
+    pub(super) fn new(hasher: KeyHash) -> Self {
+        Self {
+            last: 0,
+            leases: Map::new(),
+            live: 0,
+            attached: Vec::new(),
+            index: HashIndex::new(),
+            hasher,
+            deadlines: Set::default(),
+            bytes: 0,
+        }
+    }
+
     pub(super) fn grant(
         &mut self,
         now: Instant,
         ttl: Option<Duration>,
         limits: &HistoryLimits,
     ) -> Result<LeaseId, LeaseError> {
-        if self.leases.len() >= limits.leases_max {
+        if self.live >= limits.leases_max {
             return Err(LeaseError::TooMany(limits.leases_max));
         }
         self.last += 1;
         let id = LeaseId(self.last);
-        self.leases.insert(id, Lease { keys: Named::new(), ttl, expires: now });
+        self.live += 1;
+        self.leases.insert(id, Lease { keys: Vec::new(), ttl, expires: now, has_ended: false });
         self.renew(now, id)?;
         Ok(id)
     }
 
     pub(super) fn renew(&mut self, now: Instant, id: LeaseId) -> Result<(), LeaseError> {
-        let lease = self.leases.get_mut(id).ok_or(LeaseError::Unknown(id.0))?;
+        let lease = live(self.leases.get_mut(id), id)?;
         if let Some(ttl) = lease.ttl {
             self.deadlines.remove((lease.expires, id));
             lease.expires = now + ttl;
@@ -77,7 +108,7 @@ impl Leases {
         more: usize,
         limits: &HistoryLimits,
     ) -> Result<(), LeaseError> {
-        if self.leases.get(id).is_none() {
+        if self.leases.get(id).is_none_or(|lease| lease.has_ended) {
             return Err(LeaseError::Unknown(id.0));
         }
         if !self.has_capacity(more, limits) {
@@ -88,57 +119,91 @@ impl Leases {
 
     /// Returns whether `more` keys may be attached, of whichever lease.
     pub(super) fn has_capacity(&self, more: usize, limits: &HistoryLimits) -> bool {
-        self.of_key.len().saturating_add(more) <= limits.leased_keys_max
+        self.attached.len().saturating_add(more) <= limits.leased_keys_max
     }
 
-    /// Returns how many of the keys are attached to no lease, and what they would be charged.
-    #[cold]
-    pub(super) fn unattached(&self, keys: Keys<'_>, joined: &mut Vec<u8>) -> (usize, u64) {
-        let (mut names, mut bytes): (Named<()>, u64) = (Named::new(), 0);
-        for key in keys.iter() {
-            let name = contiguous_key(key, joined);
-            if !self.is_attached(name) && names.insert(name, ()).is_none() {
-                bytes += cost(name.len());
-            }
-        }
-        (names.len(), bytes)
+    /// Returns what keys add to those that are attached.
+    pub(super) fn growth_of(&self, keys: Keys<'_>, joined: &mut Vec<u8>) -> Growth {
+        growth(self.hasher, joined, &mut keys.iter().map(|key| (key, 0)), &|hash, name| {
+            self.find(hash, name).map(|_| 0)
+        })
     }
 
     pub(super) fn is_attached(&self, key: &[u8]) -> bool {
-        self.of_key.contains(key)
+        self.find(self.hasher.of(key), key).is_some()
     }
 
+    fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        self.index.find(hash, |id| *self.attached[id as usize].key == *key)
+    }
+
+    /// Attaches a key to a lease, and to no other one.
     pub(super) fn attach(&mut self, id: LeaseId, key: &[u8]) {
-        self.detach(key);
-        if let Some(lease) = self.leases.get_mut(id) {
-            self.bytes += cost(key.len());
-            lease.keys.insert(key, ());
-            self.of_key.insert(key, id);
+        let hash = self.hasher.of(key);
+        if let Some(position) = self.find(hash, key) {
+            if self.attached[position as usize].lease == id {
+                return;
+            }
+            self.remove(position);
         }
+        let Ok(lease) = live(self.leases.get_mut(id), id) else { return };
+        let (of_all, of_lease) = (id_of(self.attached.len()), id_of(lease.keys.len()));
+        lease.keys.push(of_all);
+        self.attached.push(Attached { key: key.into(), lease: id, position: of_lease });
+        self.index.insert(hash, of_all);
+        self.bytes += cost(key.len());
     }
 
     pub(super) fn detach(&mut self, key: &[u8]) {
-        let Some(id) = self.of_key.remove(key) else { return };
-        self.bytes -= cost(key.len());
-        if let Some(lease) = self.leases.get_mut(id) {
-            lease.keys.remove(key);
+        if let (1.., Some(position)) = (self.attached.len(), self.find(self.hasher.of(key), key)) {
+            self.remove(position);
         }
     }
 
-    /// Removes a lease, and returns its keys, which [`Leases::detach_from`] detaches.
-    pub(super) fn end(&mut self, id: LeaseId) -> Result<Named<()>, LeaseError> {
-        let lease = self.leases.remove(id).ok_or(LeaseError::Unknown(id.0))?;
+    /// Detaches the key at a position. The last key takes the position.
+    fn remove(&mut self, id: u32) -> Box<[u8]> {
+        let Attached { lease, position, .. } = self.attached[id as usize];
+        if let Some(lease) = self.leases.get_mut(lease) {
+            lease.keys.swap_remove(position as usize);
+            if let Some(&moved) = lease.keys.get(position as usize) {
+                self.attached[moved as usize].position = position;
+            }
+            shrink_if_sparse(&mut lease.keys);
+        }
+        let removed = self.attached.swap_remove(id as usize).key;
+        self.index.remove(self.hasher.of(&removed), id);
+        if let Some(Attached { key, lease, position }) = self.attached.get(id as usize) {
+            let hash = self.hasher.of(key);
+            self.index.remove(hash, id_of(self.attached.len()));
+            self.index.insert(hash, id);
+            if let Some(lease) = self.leases.get_mut(*lease) {
+                lease.keys[*position as usize] = id;
+            }
+        }
+        self.index.shrink_if_sparse();
+        shrink_if_sparse(&mut self.attached);
+        self.bytes -= cost(removed.len());
+        removed
+    }
+
+    /// Ends a lease. [`Leases::pop`] returns its keys.
+    pub(super) fn end(&mut self, id: LeaseId) -> Result<(), LeaseError> {
+        let lease = live(self.leases.get_mut(id), id)?;
+        lease.has_ended = true;
+        self.live -= 1;
         self.deadlines.remove((lease.expires, id));
-        Ok(lease.keys)
+        Ok(())
     }
 
-    /// Detaches a key of a lease that has ended. Returns whether it was still attached to it.
-    pub(super) fn detach_from(&mut self, id: LeaseId, key: &[u8]) -> bool {
-        let is_attached = self.of_key.get(key) == Some(&id);
-        if is_attached {
-            self.detach(key);
+    /// Detaches a key of a lease that has ended, and returns it. Removes the lease if it has no more keys.
+    pub(super) fn pop(&mut self, id: LeaseId) -> Option<Box<[u8]>> {
+        match self.leases.get(id)?.keys.last() {
+            Some(&last) => Some(self.remove(last)),
+            None => {
+                self.leases.remove(id);
+                None
+            }
         }
-        is_attached
     }
 
     /// Returns the bytes that the attached keys are charged.
@@ -155,7 +220,85 @@ impl Leases {
     }
 }
 
-/// Returns the charge of an attached key, which two tables name.
+fn live(lease: Option<&mut Lease>, id: LeaseId) -> Result<&mut Lease, LeaseError> {
+    lease.filter(|lease| !lease.has_ended).ok_or(LeaseError::Unknown(id.0))
+}
+
+/// Releases memory if less than an eighth of it is used.
+fn shrink_if_sparse<T>(list: &mut Vec<T>) {
+    if list.capacity() > 64 && list.len() * 8 < list.capacity() {
+        list.shrink_to(list.len() * 2);
+    }
+}
+
+/// Returns the charge of an attached key. It is that of a key without a value.
 pub(super) const fn cost(key_bytes: usize) -> u64 {
-    2 * key_bytes as u64 + KEY_COST_BYTES
+    key_bytes as u64 + KEY_COST_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+    use alloc::collections::BTreeMap;
+
+    /// Checks that the three tables agree with each other and with `model`.
+    fn check(leases: &Leases, model: &BTreeMap<Vec<u8>, LeaseId>, seed: u64) {
+        assert_eq!(leases.attached.len(), model.len(), "seed {seed}");
+        for (key, id) in model {
+            let position = leases.find(leases.hasher.of(key), key).expect("it is attached");
+            let Attached { lease, position: of_lease, .. } = &leases.attached[position as usize];
+            assert_eq!(lease, id, "seed {seed}");
+            let keys = &leases.leases.get(*lease).expect("a lease").keys;
+            assert_eq!(keys[*of_lease as usize], position, "seed {seed}");
+        }
+        let of_leases: usize = leases.leases.iter().map(|(_, lease)| lease.keys.len()).sum();
+        assert_eq!(of_leases, model.len(), "seed {seed}");
+        assert_eq!(leases.bytes(), model.keys().map(|key| cost(key.len())).sum::<u64>(), "seed {seed}");
+    }
+
+    #[test]
+    fn a_key_belongs_to_the_lease_that_it_was_attached_to_last() {
+        for seed in 0..50 {
+            let mut rng = Rng::new(seed);
+            let mut leases = Leases::new(KeyHash::new(seed.into()));
+            let mut model = BTreeMap::new();
+            let (mut live, mut ended) = (Vec::new(), Vec::new());
+            for step in 0..400 {
+                let key = format!("k{}", rng.below(if step < 200 { 300 } else { 20 })).into_bytes();
+                match rng.below(20) {
+                    0 if live.len() < 4 => {
+                        let limits = HistoryLimits { leases_max: 4, ..HistoryLimits::default() };
+                        live.push(leases.grant(Instant::ORIGIN, None, &limits).expect("one of four"));
+                    }
+                    1 if step % 3 == 0 && !live.is_empty() => {
+                        let id = live.swap_remove(0);
+                        leases.end(id).expect("it lives");
+                        assert_eq!(leases.end(id), Err(LeaseError::Unknown(id.0)));
+                        ended.push(id);
+                    }
+                    2..6 => {
+                        leases.detach(&key);
+                        model.remove(&key);
+                    }
+                    6..9 => {
+                        let Some(&id) = ended.first() else { continue };
+                        match leases.pop(id) {
+                            Some(key) => assert_eq!(model.remove(&*key), Some(id), "seed {seed}"),
+                            None => assert!(!model.values().any(|&of| of == ended[0]), "seed {seed}"),
+                        }
+                        if leases.leases.get(id).is_none() {
+                            ended.remove(0);
+                        }
+                    }
+                    _ => {
+                        let Some(&id) = live.last() else { continue };
+                        leases.attach(id, &key);
+                        model.insert(key, id);
+                    }
+                }
+                check(&leases, &model, seed);
+            }
+        }
+    }
 }

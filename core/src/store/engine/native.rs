@@ -2,6 +2,7 @@
 //!
 //! A server with c10d clients only pays one check per operation for them.
 
+use super::distinct::Growth;
 use super::fences::{Fences, Stale};
 use super::history::{ChangeRef, History, WatchError, WatchId, Watched};
 use super::leases::{LeaseError, LeaseId, Leases};
@@ -11,7 +12,6 @@ use super::waits::WaitKind;
 use super::{ApplyError, Engine, contiguous_key, cost, leases, number};
 use crate::ids::WaiterId;
 use crate::limits::HistoryLimits;
-use crate::ordered::Named;
 use crate::prelude::*;
 use crate::sorted::sort_by;
 use crate::store::op::{Key, Keys, Request};
@@ -99,7 +99,6 @@ pub struct Removal {
 pub struct LeasedKeys {
     /// The lease.
     pub lease: LeaseId,
-    keys: Named<()>,
     /// Revision at the end of the lease. Values that changed later stay.
     until: u64,
     removed: u64,
@@ -124,10 +123,10 @@ pub struct TxnApplied<'a> {
 impl Engine {
     /// Starts the history of changes, and enables watches and leases. Does nothing if it has been started.
     pub fn start_history(&mut self, limits: HistoryLimits) {
-        let revision = self.revision;
+        let (revision, hasher) = (self.revision, self.slots.hasher());
         self.extras.get_or_insert_with(|| {
             let history = History::new(limits, revision);
-            Box::new(Extras { limits, history, leases: Leases::default() })
+            Box::new(Extras { limits, history, leases: Leases::new(hasher) })
         });
     }
 
@@ -427,20 +426,21 @@ impl Engine {
     /// # Errors
     /// The lease does not exist, or there are too many leased keys, or the store is full; nothing was attached.
     pub fn lease_attach(&mut self, lease: LeaseId, keys: Keys<'_>) -> Result<(), LeaseError> {
-        let (mut count, mut more) = (keys.len(), keys.iter().map(|key| leases::cost(key.len())).sum::<u64>());
-        let is_full = self.check_capacity(more).is_err();
+        self.count_work(3 * keys.len() as u64);
+        let bytes = keys.iter().map(|key| leases::cost(key.len())).sum();
+        let mut more = Growth { keys: keys.len(), bytes };
+        let is_full = self.check_capacity(bytes).is_err();
         let stored = self.stored_bytes();
         let bytes_max = self.limits.stored_bytes_max;
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
-        if is_full || !extras.leases.has_capacity(count, &extras.limits) {
+        if is_full || !extras.leases.has_capacity(more.keys, &extras.limits) {
             // Some of the keys may be attached already, or be given twice.
-            (count, more) = extras.leases.unattached(keys, &mut self.joined);
+            more = extras.leases.growth_of(keys, &mut self.joined);
         }
-        extras.leases.check_capacity(lease, count, &extras.limits)?;
-        if stored + more > bytes_max {
+        extras.leases.check_capacity(lease, more.keys, &extras.limits)?;
+        if stored + more.bytes > bytes_max {
             return Err(LeaseError::Full(bytes_max));
         }
-        self.work.set(self.work.get() + 3 * keys.len() as u64);
         for key in keys.iter() {
             extras.leases.attach(lease, contiguous_key(key, &mut self.joined));
         }
@@ -472,19 +472,19 @@ impl Engine {
     pub fn lease_end_at(&mut self, lease: LeaseId, until: u64) -> Result<LeasedKeys, LeaseError> {
         self.count_work(LEASE_WORK);
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
-        Ok(LeasedKeys { lease, keys: extras.leases.end(lease)?, until, removed: 0 })
+        extras.leases.end(lease)?;
+        Ok(LeasedKeys { lease, until, removed: 0 })
     }
 
     /// Removes up to `keys_max` keys of a lease that has ended, except those that were set or attached to another lease
     /// since. When it is complete, returns how many keys had a value.
     pub fn remove_leased(&mut self, leased: &mut LeasedKeys, keys_max: usize) -> Option<u64> {
         for _ in 0..keys_max {
-            let Some(key) = leased.keys.pop_any() else { return Some(leased.removed) };
+            let key = self.extras.as_mut().and_then(|extras| extras.leases.pop(leased.lease));
+            let Some(key) = key else { return Some(leased.removed) };
             self.count_work(4);
-            let Some(extras) = &mut self.extras else { continue };
-            let was_attached = extras.leases.detach_from(leased.lease, &key);
-            self.leased_bytes = extras.leases.bytes();
-            if was_attached && self.revision_of(&key).is_some_and(|revision| revision <= leased.until) {
+            self.leased_bytes = self.extras.as_ref().map_or(0, |extras| extras.leases.bytes());
+            if self.revision_of(&key).is_some_and(|revision| revision <= leased.until) {
                 leased.removed += u64::from(self.remove_value(&key));
             }
         }

@@ -66,6 +66,10 @@ impl Slots {
         }
     }
 
+    pub(super) const fn hasher(&self) -> KeyHash {
+        self.hasher
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -98,7 +102,7 @@ impl Slots {
     }
 
     #[inline]
-    fn find_hashed(&self, key: &[u8], hash: u64) -> Option<SlotId> {
+    pub(super) fn find_hashed(&self, key: &[u8], hash: u64) -> Option<SlotId> {
         self.index[table_of(hash)].find(hash, |id| *self[id].key == *key)
     }
 

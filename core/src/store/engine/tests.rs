@@ -4,6 +4,7 @@ use super::*;
 use crate::ids::ConnId;
 use crate::limits::HistoryLimits;
 use crate::rng::Rng;
+use crate::store::txn::Write;
 use std::collections::BTreeMap;
 use std::string::{String, ToString};
 use std::{format, vec};

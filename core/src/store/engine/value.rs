@@ -43,6 +43,11 @@ impl Value {
         if let Self::Absent = self { 0 } else { self.as_ref().len() }
     }
 
+    /// Returns the length of the value as text.
+    pub(super) fn text_bytes(&self) -> usize {
+        if let Self::Number(number) = self { itoa::Buffer::new().format(*number).len() } else { self.len() }
+    }
+
     /// Returns the bytes that the meter counts for it.
     #[inline]
     pub(super) fn shared_bytes(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Limits on what one caller may make a worker hold: responses that it does not read, requests that it does not finish,
 //! one-way calls, and what both ends keep of borrowed bytes.
 
-use super::frames::{PONG, RESPONSE, frame, greeting, next_frame, request_of};
+use super::frames::{PONG, RESPONSE, frame, greeting, next_frame, next_response, request_of};
 use super::*;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use rendezvous_core::driver::lock::Lock;
@@ -392,7 +392,7 @@ fn payloads_in_progress_are_completed_up_to_twice_the_limit_and_refused_beyond()
     until("four are not kept", || held.locked().len() == 4);
     assert_eq!(scene.server.held().1, 13 << 20, "four payloads, and the reserve of the fifth");
     let refused = |stream: &mut std::net::TcpStream, refused_call| {
-        let (kind, call, body) = next_frame(stream);
+        let (kind, call, body) = next_response(stream);
         assert_eq!((kind, call, body[0]), (RESPONSE, refused_call, 6), "Exhausted");
         assert!(String::from_utf8_lossy(&body).contains("twice as many bytes of requests"));
     };
@@ -410,8 +410,8 @@ fn payloads_in_progress_are_completed_up_to_twice_the_limit_and_refused_beyond()
     (0..2).for_each(|_| streams[4].write_all(&part).expect("written"));
     refused(&mut streams[4], 1);
     held.locked().drain(..).for_each(|responder| _ = responder.answer(Vec::new()));
-    streams[..4].iter_mut().for_each(|stream| assert_eq!(next_frame(stream).1, 1));
-    (2..5).for_each(|call| assert_eq!(next_frame(&mut streams[4]).1, call));
+    streams[..4].iter_mut().for_each(|stream| assert_eq!(next_response(stream).1, 1));
+    (2..5).for_each(|call| assert_eq!(next_response(&mut streams[4]).1, call));
     scene.until_idle(5);
 }
 

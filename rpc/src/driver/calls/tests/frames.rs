@@ -90,6 +90,16 @@ pub(super) fn next_frame(stream: &mut TcpStream) -> (u16, u64, Vec<u8>) {
     (u16::from_le_bytes([k0, k1]), u64::from_le_bytes(id), body)
 }
 
+/// The next frame that is no pong: a caller that is held up may get those at any time.
+pub(super) fn next_response(stream: &mut TcpStream) -> (u16, u64, Vec<u8>) {
+    loop {
+        let frame = next_frame(stream);
+        if frame.0 != PONG {
+            return frame;
+        }
+    }
+}
+
 pub(super) const PONG: u16 = 0x8003;
 pub(super) const RESPONSE: u16 = 0x8002;
 

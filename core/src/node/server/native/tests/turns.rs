@@ -611,12 +611,12 @@ fn attached_keys_take_space_in_the_store() {
         let answer = rig.wanted(conn, id, &attach);
         (answer != [format!("{id} Done")]).then_some((id, answer))
     });
-    assert_eq!(refused, Some((14, std::vec!["14 Error StoreFull 100000 0 ".to_string()])));
+    assert_eq!(refused, Some((26, std::vec!["26 Error StoreFull 100000 0 ".to_string()])));
     // Values have no more space then, either.
     let set = ClientFrame::Set { key: key("/k"), value: &[7; 5000] };
-    assert_eq!(rig.wanted(conn, 15, &set), ["15 Error StoreFull 100000 0 "]);
-    rig.wanted(conn, 16, &ClientFrame::LeaseRevoke { lease: 1 });
-    assert_eq!(rig.wanted(conn, 17, &set), ["17 Done"]);
+    assert_eq!(rig.wanted(conn, 27, &set), ["27 Error StoreFull 100000 0 "]);
+    rig.wanted(conn, 28, &ClientFrame::LeaseRevoke { lease: 1 });
+    assert_eq!(rig.wanted(conn, 29, &set), ["29 Done"]);
     assert_eq!(rig.server.stats().stored_bytes, 5000 + 2 + crate::limits::KEY_COST_BYTES);
 }
 
