@@ -23,6 +23,8 @@ from programs import REPOSITORY, die_with_parent, memory_kib, stop
 
 MIB = 1 << 20
 TICKS = os.sysconf("SC_CLK_TCK")
+# Code of the error of a full store.
+STORE_FULL = 301
 # The last bytes of keys for which the product of a fast hash becomes 0.
 COLLIDING = bytes.fromhex("170947b5b5d5843f")
 
@@ -285,8 +287,8 @@ def full_store(server: Server) -> dict:
         for request, (kind, body) in enumerate([(0x001A, pairs), (0x0015, struct.pack("<Q", 60_000) + keys),
                                                 (0x0025, struct.pack("<Q", 1) + keys)], 2):
             native.ask(kind, request, body)
-            kind, _ = native.frames()
-            assert kind == 0x80FF, f"frame {kind:#x}"
+            kind, error = native.frames()
+            assert (kind, error[:2]) == (0x80FF, struct.pack("<H", STORE_FULL)), f"frame {kind:#x}, {error[:64]}"
 
     return others_wait(server, work)
 

@@ -56,8 +56,8 @@ impl Default for LogLimits {
 /// Limits of the contents of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLimits {
-    /// Maximum size of keys (including those that are only waited for), values and queued items together, in bytes,
-    /// including their charges: [`KEY_COST_BYTES`], [`ITEM_COST_BYTES`].
+    /// Maximum size of keys (including those that are only waited for, and once more those of leases), values and queued
+    /// items together, in bytes, including their charges: [`KEY_COST_BYTES`], [`ITEM_COST_BYTES`].
     pub stored_bytes_max: u64,
     /// Maximum number of keys that are waited for, counted once per wait.
     pub registrations_max: usize,

@@ -122,10 +122,11 @@ impl Rights {
                 _ => return Err(RightsError),
             });
         }
-        if rights.len() > RIGHTS_MAX {
-            return Err(RightsError);
+        match rights.len() {
+            _ if is_all => Ok(Self::All),
+            ..=RIGHTS_MAX => Ok(Self::Any(rights.into())),
+            _ => Err(RightsError),
         }
-        Ok(if is_all { Self::All } else { Self::Any(rights.into()) })
     }
 
     /// Returns whether each of the `earlier` rights is included in one of these.

@@ -384,7 +384,7 @@ impl Engine {
             let more = growth(slots.hasher(), &mut self.joined, &mut list, &|hash, name| {
                 slots.find_hashed(name, hash).map(|slot| slots[slot].value.len())
             });
-            self.check_capacity(more.bytes)?;
+            self.check_growth(more.bytes)?;
         }
         pairs.iter().for_each(|(key, value)| self.set_unchecked(key, value));
         Ok(Answer::Nothing)
@@ -439,7 +439,7 @@ impl Engine {
             let value = slot.map(|slot| &self.slots[slot].value);
             let grown = cost(key, value.map_or(0, Value::text_bytes) + more.len());
             let held = value.map_or(0, |value| cost(key, value.len()));
-            self.check_capacity(grown.saturating_sub(held))?;
+            self.check_growth(grown.saturating_sub(held))?;
         }
         self.append_unchecked(key, more);
         Ok(Answer::Nothing)
@@ -493,6 +493,8 @@ impl Engine {
                 Some(id) => id,
                 None if self.slots.is_ready(contiguous_key(key, &mut self.joined)) => continue,
                 None => {
+                    // It frees what has ended, so it comes before the growth is computed.
+                    self.check_waits(waiter, keys.len())?;
                     let gross = keys.iter().map(|key| cost(key, 0)).sum();
                     if self.check_capacity(gross).is_err() {
                         self.count_work(keys.len() as u64);
@@ -502,9 +504,8 @@ impl Engine {
                         let more = growth(slots.hasher(), &mut self.joined, &mut list, &|hash, name| {
                             slots.find_hashed(name, hash).map(|_| 0)
                         });
-                        self.check_capacity(more.bytes)?;
+                        self.check_growth(more.bytes)?;
                     }
-                    self.check_waits(waiter, keys.len())?;
                     *wait.insert(self.waits.open(waiter, kind))
                 }
             };
@@ -522,8 +523,8 @@ impl Engine {
         key: Key<'_>,
         world_size: i64,
     ) -> Result<Answer<'static>, ApplyError> {
-        self.capacity_to_replace(key, number::DIGITS_MAX)?;
         self.check_waits(waiter, 1)?;
+        self.capacity_to_replace(key, number::DIGITS_MAX)?;
         let (slot, arrived) = self.counter(key)?;
         let arrived = arrived.wrapping_add(1);
         self.count(slot, arrived);
@@ -612,7 +613,7 @@ impl Engine {
         let gross = cost(key, bytes);
         self.check_capacity(gross).or_else(|_| {
             let held = self.held(key);
-            self.check_capacity(gross.saturating_sub(held))
+            self.check_growth(gross.saturating_sub(held))
         })
     }
 
@@ -620,7 +621,7 @@ impl Engine {
     fn check_capacity_beside(&mut self, key: Key<'_>, more: u64) -> Result<(), ApplyError> {
         self.check_capacity(cost(key, 0) + more).or_else(|_| {
             let held = self.held(key).min(cost(key, 0));
-            self.check_capacity(cost(key, 0) + more - held)
+            self.check_growth(cost(key, 0) + more - held)
         })
     }
 
@@ -633,6 +634,12 @@ impl Engine {
     #[inline]
     fn check_capacity(&mut self, more: u64) -> Result<(), ApplyError> {
         if self.has_capacity(more) { Ok(()) } else { self.make_capacity(more) }
+    }
+
+    /// Checks the capacity for a growth that is exact. It frees nothing: some of the keys that count as held may be held by ended
+    /// waits only.
+    fn check_growth(&self, more: u64) -> Result<(), ApplyError> {
+        if self.has_capacity(more) { Ok(()) } else { Err(ApplyError::Full(self.limits.stored_bytes_max)) }
     }
 
     #[inline]

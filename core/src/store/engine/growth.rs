@@ -72,7 +72,7 @@ impl Engine {
             self.count_work(1);
             growth += self.plan(&mut plan, &write)?;
         }
-        self.check_capacity(u64::try_from(growth).unwrap_or(0)).map_err(|error| (error, None))
+        self.check_growth(u64::try_from(growth).unwrap_or(0)).map_err(|error| (error, None))
     }
 
     /// Applies a write to the plan. Returns by how many bytes the charges grow.

@@ -35,7 +35,7 @@ struct Lease {
     /// Time to live from the grant or last renewal; `None`: until it is revoked.
     ttl: Option<Duration>,
     expires: Instant,
-    /// It exists only until its keys are removed.
+    /// Whether it has ended, and exists only until its keys are removed.
     has_ended: bool,
 }
 
@@ -101,20 +101,10 @@ impl Leases {
         Ok(())
     }
 
-    /// Checks whether `more` keys may be attached.
-    pub(super) fn check_capacity(
-        &self,
-        id: LeaseId,
-        more: usize,
-        limits: &HistoryLimits,
-    ) -> Result<(), LeaseError> {
-        if self.leases.get(id).is_none_or(|lease| lease.has_ended) {
-            return Err(LeaseError::Unknown(id.0));
-        }
-        if !self.has_capacity(more, limits) {
-            return Err(LeaseError::TooMany(limits.leased_keys_max));
-        }
-        Ok(())
+    /// Checks whether keys may be attached to a lease.
+    pub(super) fn check_live(&self, id: LeaseId) -> Result<(), LeaseError> {
+        let is_live = self.leases.get(id).is_some_and(|lease| !lease.has_ended);
+        if is_live { Ok(()) } else { Err(LeaseError::Unknown(id.0)) }
     }
 
     /// Returns whether `more` keys may be attached, of whichever lease.
@@ -155,7 +145,9 @@ impl Leases {
     }
 
     pub(super) fn detach(&mut self, key: &[u8]) {
-        if let (1.., Some(position)) = (self.attached.len(), self.find(self.hasher.of(key), key)) {
+        if !self.attached.is_empty()
+            && let Some(position) = self.find(self.hasher.of(key), key)
+        {
             self.remove(position);
         }
     }
@@ -226,7 +218,7 @@ fn live(lease: Option<&mut Lease>, id: LeaseId) -> Result<&mut Lease, LeaseError
 
 /// Releases memory if less than an eighth of it is used.
 fn shrink_if_sparse<T>(list: &mut Vec<T>) {
-    if list.capacity() > 64 && list.len() * 8 < list.capacity() {
+    if list.capacity() > 4 && list.len() * 8 < list.capacity() {
         list.shrink_to(list.len() * 2);
     }
 }
@@ -254,6 +246,8 @@ mod tests {
         }
         let of_leases: usize = leases.leases.iter().map(|(_, lease)| lease.keys.len()).sum();
         assert_eq!(of_leases, model.len(), "seed {seed}");
+        let live = leases.leases.iter().filter(|(_, lease)| !lease.has_ended).count();
+        assert_eq!(leases.live, live, "seed {seed}");
         assert_eq!(leases.bytes(), model.keys().map(|key| cost(key.len())).sum::<u64>(), "seed {seed}");
     }
 
@@ -274,7 +268,9 @@ mod tests {
                     1 if step % 3 == 0 && !live.is_empty() => {
                         let id = live.swap_remove(0);
                         leases.end(id).expect("it lives");
-                        assert_eq!(leases.end(id), Err(LeaseError::Unknown(id.0)));
+                        let unknown = Err(LeaseError::Unknown(id.0));
+                        assert_eq!((leases.end(id), leases.renew(Instant::ORIGIN, id)), (unknown, unknown));
+                        assert_eq!(leases.check_live(id), unknown);
                         ended.push(id);
                     }
                     2..6 => {
@@ -285,10 +281,10 @@ mod tests {
                         let Some(&id) = ended.first() else { continue };
                         match leases.pop(id) {
                             Some(key) => assert_eq!(model.remove(&*key), Some(id), "seed {seed}"),
-                            None => assert!(!model.values().any(|&of| of == ended[0]), "seed {seed}"),
-                        }
-                        if leases.leases.get(id).is_none() {
-                            ended.remove(0);
+                            None => {
+                                assert!(!model.values().any(|&of| of == id), "seed {seed}");
+                                ended.remove(0);
+                            }
                         }
                     }
                     _ => {
@@ -297,8 +293,15 @@ mod tests {
                         model.insert(key, id);
                     }
                 }
+                assert_eq!(leases.leases.len(), live.len() + ended.len(), "seed {seed}");
                 check(&leases, &model, seed);
             }
+            for id in live.into_iter().chain(ended) {
+                _ = leases.end(id);
+                while leases.pop(id).is_some() {}
+            }
+            assert_eq!((leases.leases.len(), leases.bytes()), (0, 0), "seed {seed}");
+            assert!(leases.attached.capacity() <= 4, "{} remain", leases.attached.capacity());
         }
     }
 }

@@ -430,17 +430,17 @@ impl Engine {
         let bytes = keys.iter().map(|key| leases::cost(key.len())).sum();
         let mut more = Growth { keys: keys.len(), bytes };
         let is_full = self.check_capacity(bytes).is_err();
-        let stored = self.stored_bytes();
-        let bytes_max = self.limits.stored_bytes_max;
         let extras = self.extras.as_mut().ok_or(LeaseError::Unknown(lease.0))?;
+        extras.leases.check_live(lease)?;
         if is_full || !extras.leases.has_capacity(more.keys, &extras.limits) {
             // Some of the keys may be attached already, or be given twice.
             more = extras.leases.growth_of(keys, &mut self.joined);
         }
-        extras.leases.check_capacity(lease, more.keys, &extras.limits)?;
-        if stored + more.bytes > bytes_max {
-            return Err(LeaseError::Full(bytes_max));
+        if !extras.leases.has_capacity(more.keys, &extras.limits) {
+            return Err(LeaseError::TooMany(extras.limits.leased_keys_max));
         }
+        self.check_growth(more.bytes).map_err(|_| LeaseError::Full(self.limits.stored_bytes_max))?;
+        let Some(extras) = &mut self.extras else { return Ok(()) };
         for key in keys.iter() {
             extras.leases.attach(lease, contiguous_key(key, &mut self.joined));
         }

@@ -72,13 +72,23 @@ impl Native {
             ClientFrame::LeaseRenew { lease } => {
                 context.engine.lease_renew(context.now, LeaseId(lease)).map_err(lease_fault).map(|()| None)
             }
-            ClientFrame::LeaseRevoke { lease } => match context.engine.lease_end(LeaseId(lease)) {
-                Ok(leased) => {
-                    self.forget_lease(LeaseId(lease));
-                    return self.begin(context, Job::RemoveLeased(leased), Some(request));
+            ClientFrame::LeaseRevoke { lease } => {
+                let (lease, session) = (LeaseId(lease), request.session);
+                let is_own = self.watching.leases.get(lease).is_some_and(|owner| owner.session == session);
+                // Once the lease has ended, the job that removes its keys must not be refused. What an own lease is charged
+                // pays for it.
+                let job_bytes = if is_own { 0 } else { WAIT_COST_BYTES };
+                match self.sessions.charge(session, job_bytes).and_then(|()| {
+                    self.sessions.discharge(session, job_bytes);
+                    context.engine.lease_end(lease).map_err(lease_fault)
+                }) {
+                    Ok(leased) => {
+                        self.forget_lease(lease);
+                        return self.begin(context, Job::RemoveLeased(leased), Some(request));
+                    }
+                    Err(fault) => Err(fault),
                 }
-                Err(error) => Err(lease_fault(error)),
-            },
+            }
             _ => Err(fault_of(&ApplyError::NotANumber)),
         };
         match outcome {

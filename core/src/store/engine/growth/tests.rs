@@ -158,3 +158,25 @@ fn removals_of_a_prefix_look_at_each_write_once() {
     assert!(work <= 16 * 2 * WRITES, "{work}");
     assert_eq!(engine.key_count(), 0);
 }
+
+/// Keys of an ended wait are held until they are freed. The store must not count a key as held, and free it before it is set.
+#[test]
+fn keys_that_ended_waits_hold_are_charged_to_the_request_that_sets_them() {
+    let names: Vec<String> = (0..40_000).map(|number| format!("k{number:06}")).collect();
+    let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+    let limits = EngineLimits { stored_bytes_max: 40_000 * (128 + 7), ..EngineLimits::default() };
+    let mut engine = Engine::new(limits, 1);
+    engine.apply(A, &Request::Wait { keys: Keys::scoped(b"", &names) }).expect("there is capacity");
+    engine.apply(A, &Request::CancelWait).expect("it waits");
+    let set = |engine: &mut Engine, value: &[u8]| {
+        let pairs: Vec<(&[u8], &[u8])> = names[..39_000].iter().map(|name| (*name, value)).collect();
+        let outcome = engine.apply(A, &Request::MultiSet { pairs: Pairs::scoped(b"", &pairs) }).map(drop);
+        assert!(engine.stored_bytes() <= limits.stored_bytes_max, "{} bytes", engine.stored_bytes());
+        outcome
+    };
+    let full = Err(ApplyError::Full(limits.stored_bytes_max));
+    for _ in 0..3 {
+        assert_eq!(set(&mut engine, &[7; 10]), full);
+    }
+    assert_eq!(set(&mut engine, b"7"), Ok(()));
+}

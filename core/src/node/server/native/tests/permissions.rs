@@ -346,6 +346,26 @@ fn a_token_proves_what_it_may_do_when_it_is_proven() {
 }
 
 #[test]
+fn a_lease_whose_removal_has_no_space_in_the_session_does_not_end() {
+    let session = crate::limits::SessionLimits { waiting_bytes_max: 2000, ..Default::default() };
+    let mut rig = Rig::new(ServerLimits { session, ..ServerLimits::default() });
+    rig.feed(Input::Access(&access()));
+    let (admin, owner) = (rig.open_as(0, ADMIN, "a"), rig.open_as(1, TRAINER, "t"));
+    let grant = ClientFrame::LeaseGrant { ttl_ms: 0 };
+    rig.wanted(owner, 1, &grant);
+    let granted: Vec<String> = (1..=10).flat_map(|id| rig.wanted(admin, id, &grant)).collect();
+    assert!(granted.iter().all(|line| line.contains("Number")), "{granted:?}");
+    let refused = rig.wanted(admin, 11, &ClientFrame::LeaseRevoke { lease: 1 });
+    assert!(refused[0].contains("Error TooMany 2000"), "{refused:?}");
+    assert_eq!(rig.wanted(owner, 2, &ClientFrame::LeaseRenew { lease: 1 }), ["2 Done"]);
+    // An own lease pays for its removal.
+    for (id, lease) in [(12, 2), (13, 1)] {
+        let revoked = rig.wanted(admin, id, &ClientFrame::LeaseRevoke { lease });
+        assert!(revoked[0].contains("Number 0"), "{revoked:?}");
+    }
+}
+
+#[test]
 fn keys_that_are_compared_with_rights_count_as_work_although_they_are_denied() {
     let mut rig = guarded();
     let conn = rig.open_as(0, TRAINER, "n");
