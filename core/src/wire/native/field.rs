@@ -20,8 +20,8 @@ pub enum BodyError {
     /// A value exceeds the limit; its length in bytes.
     #[error("a value of {0} bytes is over the limit")]
     ValueTooLong(u64),
-    /// A list exceeds the limit; its number of elements.
-    #[error("a list of {0} elements is over the limit")]
+    /// The lists of a frame, those within lists included, exceed the limit; their number of elements so far.
+    #[error("lists of {0} elements together are over the limit")]
     ListTooLong(u64),
 }
 
@@ -30,12 +30,14 @@ pub enum BodyError {
 pub struct Body<'a> {
     pub(super) rest: &'a [u8],
     limits: &'a FrameLimits,
+    /// Number of elements of the frame's lists so far.
+    elements: u64,
 }
 
 impl<'a> Body<'a> {
     /// Creates the reader of a body from its first byte.
     pub const fn new(bytes: &'a [u8], limits: &'a FrameLimits) -> Self {
-        Self { rest: bytes, limits }
+        Self { rest: bytes, limits, elements: 0 }
     }
 
     #[inline(never)]
@@ -53,13 +55,14 @@ impl<'a> Body<'a> {
         Ok(*taken)
     }
 
-    /// Reads the number of elements of a list, within the limit.
+    /// Reads the number of elements of a list, within the limit for all lists of the frame.
     #[inline(never)]
     fn count(&mut self) -> Result<usize, BodyError> {
         let count = u64::from_le_bytes(self.fixed()?);
+        self.elements = self.elements.saturating_add(count);
         // An element has at least one byte, so no loop has more iterations than the body has bytes.
-        if count > self.limits.keys_max {
-            return Err(BodyError::ListTooLong(count));
+        if self.elements > self.limits.keys_max {
+            return Err(BodyError::ListTooLong(self.elements));
         }
         if count > self.rest.len() as u64 {
             return Err(BodyError::Truncated);
@@ -330,7 +333,10 @@ impl<'a, T: Field<'a> + Copy> List<'a, T> {
 fn record<'a, T: Field<'a>>(body: &mut Body<'a>) -> Result<T, BodyError> {
     let length = u32::read(body)?;
     let rest = body.take(u64::from(length))?;
-    T::read(&mut Body { rest, limits: body.limits })
+    let mut own = Body { rest, ..*body };
+    let record = T::read(&mut own);
+    body.elements = own.elements;
+    record
 }
 
 impl<'a, T: Field<'a> + Copy> Field<'a> for List<'a, T> {

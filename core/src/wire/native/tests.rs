@@ -470,6 +470,26 @@ fn choices_that_mean_nothing_are_refused_where_they_are_closed_and_kept_where_th
     }
 }
 
+/// The lists of a batch's requests would multiply the work of one frame otherwise.
+#[test]
+fn the_lists_of_a_frame_are_limited_together() {
+    let empty = vec![&b""[..]; 131_069];
+    let batch = |more: usize| {
+        let checks =
+            [&empty[..], &empty[..more]].map(|keys| ClientFrame::Check { keys: Keys::scoped(b"", keys) });
+        let requests = checks.map(Batched);
+        let frame = encoded(Label::default(), &ClientFrame::Batch { requests: List::new(&requests) });
+        frame[HEADER_BYTES..].to_vec()
+    };
+    let body = batch(1);
+    let Ok(Some(ClientFrame::Batch { requests })) = ClientFrame::parse(0x0021, &body, &LIMITS) else {
+        panic!("131,072 elements are allowed")
+    };
+    assert_eq!(requests.iter().count(), 2);
+    let body = batch(2);
+    assert_eq!(ClientFrame::parse(0x0021, &body, &LIMITS), Err(BodyError::ListTooLong(131_073)));
+}
+
 #[test]
 fn frames_do_not_nest_and_what_waits_does_not_stand_in_a_batch() {
     let batch_of = |kind: u16| {
