@@ -21,6 +21,7 @@ use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::resolve::{Found, literal, look_up};
 use rendezvous_core::driver::socket::endpoint_text;
 use rendezvous_core::driver::socket::{Idle, finish_connect, open_socket, start_connect};
+use rendezvous_core::ordered::Map;
 use socket2::Socket;
 use std::os::fd::AsRawFd;
 use std::string::ToString;
@@ -92,7 +93,7 @@ struct LinkState {
     writing: Writing,
     requests: HashMap<u64, Payload>,
     answers: HashMap<u64, Incoming>,
-    completions: HashMap<u64, Completion>,
+    completions: Map<u64, Completion>,
     released: Vec<Payload>,
     /// Guards of one-way calls that the socket has not accepted completely.
     unsent_marks: Vec<Box<dyn CallGuard>>,
@@ -156,7 +157,7 @@ impl Link {
                 writing: Writing::AtOnce,
                 requests: HashMap::new(),
                 answers: HashMap::new(),
-                completions: HashMap::new(),
+                completions: Map::new(),
                 released: Vec::new(),
                 unsent_marks: Vec::new(),
                 timer: None,
@@ -253,7 +254,7 @@ impl Link {
             if state.reader != Reader::Caller(id) {
                 return;
             }
-            if !state.completions.contains_key(&id) {
+            if state.completions.get(id).is_none() {
                 state.scratch = scratch;
                 state.rested = now;
                 // A pong may still be expected for a call that was given up. The unwritten rest of a call whose
@@ -646,7 +647,7 @@ impl LinkState {
 
     fn finish(&mut self, id: u64, result: CallResult, due: &mut Due) {
         self.released.extend(self.requests.remove(&id));
-        let completion = self.completions.remove(&id);
+        let completion = self.completions.remove(id);
         let is_one_way_success = matches!((&completion, &result), (Some(Completion::Unowned(_)), Ok(_)));
         if let (false, Some(line)) = (is_one_way_success, &mut self.line) {
             // Borrowed bytes are released with the result, whether or not the callee reads the rest.
