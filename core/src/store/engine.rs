@@ -636,8 +636,8 @@ impl Engine {
         if self.has_capacity(more) { Ok(()) } else { self.make_capacity(more) }
     }
 
-    /// Checks the capacity for a growth that is exact. It frees nothing: some of the keys that count as held may be held by ended
-    /// waits only.
+    /// Checks the capacity for a growth that was computed key by key. It frees nothing: keys that counted as held may be held by
+    /// ended waits only, and would be charged again.
     fn check_growth(&self, more: u64) -> Result<(), ApplyError> {
         if self.has_capacity(more) { Ok(()) } else { Err(ApplyError::Full(self.limits.stored_bytes_max)) }
     }

@@ -102,9 +102,8 @@ impl Leases {
     }
 
     /// Checks whether keys may be attached to a lease.
-    pub(super) fn check_live(&self, id: LeaseId) -> Result<(), LeaseError> {
-        let is_live = self.leases.get(id).is_some_and(|lease| !lease.has_ended);
-        if is_live { Ok(()) } else { Err(LeaseError::Unknown(id.0)) }
+    pub(super) fn check_live(&mut self, id: LeaseId) -> Result<(), LeaseError> {
+        live(self.leases.get_mut(id), id).map(drop)
     }
 
     /// Returns whether `more` keys may be attached, of whichever lease.
@@ -152,9 +151,9 @@ impl Leases {
         }
     }
 
-    /// Detaches the key at a position. The last key takes the position.
-    fn remove(&mut self, id: u32) -> Box<[u8]> {
-        let Attached { lease, position, .. } = self.attached[id as usize];
+    /// Detaches the key at this position of [`Leases::attached`]. The last key moves there.
+    fn remove(&mut self, at: u32) -> Box<[u8]> {
+        let Attached { lease, position, .. } = self.attached[at as usize];
         if let Some(lease) = self.leases.get_mut(lease) {
             lease.keys.swap_remove(position as usize);
             if let Some(&moved) = lease.keys.get(position as usize) {
@@ -162,14 +161,14 @@ impl Leases {
             }
             shrink_if_sparse(&mut lease.keys);
         }
-        let removed = self.attached.swap_remove(id as usize).key;
-        self.index.remove(self.hasher.of(&removed), id);
-        if let Some(Attached { key, lease, position }) = self.attached.get(id as usize) {
+        let removed = self.attached.swap_remove(at as usize).key;
+        self.index.remove(self.hasher.of(&removed), at);
+        if let Some(Attached { key, lease, position }) = self.attached.get(at as usize) {
             let hash = self.hasher.of(key);
             self.index.remove(hash, id_of(self.attached.len()));
-            self.index.insert(hash, id);
+            self.index.insert(hash, at);
             if let Some(lease) = self.leases.get_mut(*lease) {
-                lease.keys[*position as usize] = id;
+                lease.keys[*position as usize] = at;
             }
         }
         self.index.shrink_if_sparse();
@@ -212,6 +211,7 @@ impl Leases {
     }
 }
 
+/// Returns the lease that was found for this id, unless it has ended.
 fn live(lease: Option<&mut Lease>, id: LeaseId) -> Result<&mut Lease, LeaseError> {
     lease.filter(|lease| !lease.has_ended).ok_or(LeaseError::Unknown(id.0))
 }

@@ -28,8 +28,8 @@ pub(super) enum Authenticated {
     Challenged,
 }
 
-/// Checks whether the holder of a token may make a request at the server with this incarnation. Adds the number of keys that
-/// were looked at.
+/// Checks whether the holder of a token may make a request at the server with this incarnation. Adds the number of keys that it
+/// compared with the token's rights to `keys`.
 pub(super) fn may<'k>(
     token: &AuthToken,
     (incarnation, limits): (u64, &RendezvousLimits),
