@@ -271,6 +271,41 @@ def long_lists(server: Server) -> dict:
     return others_wait(server, work)
 
 
+def ordered_store(server: Server) -> dict:
+    """MULTI_SET and WAIT of as many new keys as a request may have, into a million keys that were listed once."""
+    native, client = Native(server.port, b"any"), C10d(server.port)
+    client.fill(b"/l/", 1_000_000)
+    native.ask(0x001E, 1, text(b"/l/") + text(b"") + struct.pack("<I", 1))
+    native.frames()
+    names = [b"/l/%08x" % (number * 2654435761 % 2**32) for number in range(131_072)]
+    waited = struct.pack("<Q", len(names)) + b"".join(text(name + b"?") for name in names)
+
+    def work() -> None:
+        client.send(b"\x06" + waited + b"\x0c")
+        client.read(1)
+        client.multi_set([name + b"!" for name in names])
+        client.add(b"/done", 1)
+
+    return others_wait(server, work)
+
+
+def barrier_names(server: Server) -> dict:
+    """An arrival at a barrier with as many names as a list may have, and its cancellation."""
+    native, client = Native(server.port, b"any"), C10d(server.port)
+    client.add(b"/done", 1)
+    names = struct.pack("<Q", 131_072) + b"".join(text(b"node%d" % number) for number in range(131_072))
+    body = text(b"/b") + struct.pack("<Q", 0) + text(b"node0") + struct.pack("<QB", 60_000, 1) + names
+
+    def work() -> None:
+        native.ask(0x0030, 1, body)
+        client.add(b"/done", 1)
+        native.ask(0x0031, 2, text(b"/b") + text(b"node0"))
+        for _ in range(2):
+            native.frames()
+
+    return others_wait(server, work)
+
+
 def full_store(server: Server) -> dict:
     """MULTI_SET, WAIT and LeaseAttach of as many keys as a request may have, which a nearly full store refuses."""
     native, client = Native(server.port, b"any"), C10d(server.port)
@@ -425,7 +460,7 @@ def long_queue(server: Server) -> dict:
 
 
 def nested_watches(server: Server) -> dict:
-    """Watches of each prefix of a key of 4,000 bytes, and a MULTI_SET of 128 keys that begin with it."""
+    """Watches of each prefix of a key of 4,000 bytes, and a MULTI_SET of as many keys that begin with it as fit."""
     native, client = Native(server.port, b"any"), C10d(server.port)
     long = b"/" + b"x" * 3999
     asked = (native.frame(0x0023, number, text(long[:number]) + struct.pack("<Q", 0)) for number in range(1, len(long)))
@@ -435,14 +470,14 @@ def nested_watches(server: Server) -> dict:
         native.frames()
 
     def work() -> None:
-        client.multi_set([long + b"%d" % number for number in range(128)])
+        client.multi_set([long + b"%d" % number for number in range(4180)])
         client.add(b"/done", 1)
         native.close()
 
     return others_wait(server, work)
 
 
-ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, full_store, leased_keys,
+ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, ordered_store, barrier_names, full_store, leased_keys,
         session_end, leases, timeouts, arrivals, transaction, long_queue, nested_watches]
 
 

@@ -266,6 +266,14 @@ pub enum LimitError {
         /// The limit.
         count_max: u64,
     },
+    /// The keys together are too long.
+    #[error("keys of {bytes} bytes together are over the limit of {bytes_max}")]
+    KeyBytes {
+        /// Length of the keys with the store's prefix and suffix, in bytes.
+        bytes: u64,
+        /// The limit, in bytes.
+        bytes_max: u64,
+    },
     /// The request as a whole is too long.
     #[error("a request of {bytes} bytes is over the limit of {bytes_max}")]
     Frame {

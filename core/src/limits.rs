@@ -1,5 +1,6 @@
 //! All limits of this crate, in one place. No state machine grows without one of them.
 
+use crate::error::LimitError;
 use crate::time::Duration;
 
 /// Maximum key length on the wire, in bytes. Source: c10d protocol, section 4.5 (measured on PyTorch 2.15.0).
@@ -8,6 +9,9 @@ pub const KEY_BYTES_MAX: u64 = 8192;
 pub const VALUE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Maximum number of keys in one CHECK, WAIT, MULTI_GET or MULTI_SET. Source: c10d protocol, section 4.5.
 pub const KEYS_MAX: u64 = 131_072;
+/// Maximum length of all keys of one request together, in bytes: 16 MiB. PyTorch has no such limit. A server hashes,
+/// copies and compares them in one turn.
+pub const ALL_KEY_BYTES_MAX: u64 = 16 << 20;
 
 /// Limits of one c10d frame, checked on its length fields before its bytes are buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub struct FrameLimits {
     pub value_bytes_max: u64,
     /// Maximum number of keys (or pairs) in one list.
     pub keys_max: u64,
+    /// Maximum length of all keys of the frame together, in bytes.
+    pub all_key_bytes_max: u64,
     /// Maximum length of a whole frame, in bytes. PyTorch has no such limit, since it applies lists element by
     /// element. This server applies a frame as a whole, so it buffers the whole frame.
     pub frame_bytes_max: usize,
@@ -29,7 +35,26 @@ impl Default for FrameLimits {
             key_bytes_max: KEY_BYTES_MAX,
             value_bytes_max: VALUE_BYTES_MAX,
             keys_max: KEYS_MAX,
+            all_key_bytes_max: ALL_KEY_BYTES_MAX,
             frame_bytes_max: 256 * 1024 * 1024,
+        }
+    }
+}
+
+impl FrameLimits {
+    /// Checks the next key of a request, of this length. `all_bytes` is the length of all its keys so far.
+    ///
+    /// # Errors
+    /// The limit that is exceeded.
+    pub const fn check_key(&self, bytes: usize, all_bytes: &mut u64) -> Result<(), LimitError> {
+        let bytes = bytes as u64;
+        *all_bytes = all_bytes.saturating_add(bytes);
+        if bytes > self.key_bytes_max {
+            Err(LimitError::Key { bytes, bytes_max: self.key_bytes_max })
+        } else if *all_bytes > self.all_key_bytes_max {
+            Err(LimitError::KeyBytes { bytes: *all_bytes, bytes_max: self.all_key_bytes_max })
+        } else {
+            Ok(())
         }
     }
 }

@@ -379,6 +379,11 @@ impl<K: Id, V> Map<K, V> {
         self.list.remove(&key.pair())
     }
 
+    /// Returns the values, in no order.
+    pub fn into_values(self) -> impl Iterator<Item = V> {
+        self.list.entries.into_iter().map(|(_, value)| value)
+    }
+
     pub fn first(&self) -> Option<(K, &V)> {
         self.iter().next()
     }

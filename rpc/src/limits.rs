@@ -9,6 +9,7 @@ pub const CARD: FrameLimits = FrameLimits {
     key_bytes_max: 0,
     value_bytes_max: 128,
     keys_max: 1 << 16,
+    all_key_bytes_max: 0,
     frame_bytes_max: 8 * 1024 * 1024,
 };
 /// Maximum number of source devices in the device map for one worker.
@@ -18,7 +19,7 @@ pub const UPDATE: FrameLimits =
     FrameLimits { value_bytes_max: 8 * 1024 * 1024, frame_bytes_max: 16 * 1024 * 1024, ..CARD };
 /// Limits of the fields of a frame between workers other than data: texts and names.
 pub const RPC_FRAME: FrameLimits =
-    FrameLimits { key_bytes_max: 0, value_bytes_max: 32 * 1024, keys_max: 0, frame_bytes_max: 64 * 1024 };
+    FrameLimits { value_bytes_max: 32 * 1024, keys_max: 0, frame_bytes_max: 64 * 1024, ..CARD };
 
 /// Limits of one connection between workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -364,9 +364,11 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         })
     }
 
-    /// Returns the limits of a server's frames. A value there may be as long as a frame, unlike in a request.
+    /// Returns the limits of a server's frames. A value there, and all keys together, may be as long as a frame, unlike in
+    /// a request.
     pub const fn answer_limits(limits: &FrameLimits) -> FrameLimits {
-        FrameLimits { value_bytes_max: limits.frame_bytes_max as u64, ..*limits }
+        let frame_bytes_max = limits.frame_bytes_max as u64;
+        FrameLimits { value_bytes_max: frame_bytes_max, all_key_bytes_max: frame_bytes_max, ..*limits }
     }
 
     /// Parses the frame at the start of `bytes`. `limits` are those of [`NativeClient::answer_limits`].
@@ -535,7 +537,14 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         } = *frame
         {
             let frame_bytes_max = usize::try_from(frame_bytes_max).unwrap_or(usize::MAX);
-            self.limits = FrameLimits { key_bytes_max, value_bytes_max, keys_max: list_max, frame_bytes_max };
+            let all_key_bytes_max = self.limits.all_key_bytes_max;
+            self.limits = FrameLimits {
+                key_bytes_max,
+                value_bytes_max,
+                keys_max: list_max,
+                all_key_bytes_max,
+                frame_bytes_max,
+            };
             self.withdraw_unwanted(request_last);
         }
     }

@@ -129,11 +129,8 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The limit that is exceeded. A server would close the connection.
     pub fn check_limits(&self, limits: &FrameLimits) -> Result<(), LimitError> {
-        let key_fits = |key: crate::store::op::Key<'_>| {
-            let bytes = key.len() as u64;
-            let bytes_max = limits.key_bytes_max;
-            if bytes <= bytes_max { Ok(()) } else { Err(LimitError::Key { bytes, bytes_max }) }
-        };
+        let mut all_bytes = 0;
+        let mut key_fits = |key: crate::store::op::Key<'_>| limits.check_key(key.len(), &mut all_bytes);
         let value_fits = |value: &[u8]| {
             let bytes = value.len() as u64;
             let bytes_max = limits.value_bytes_max;
@@ -161,7 +158,7 @@ impl<'a> Call<'a> {
             | Request::Barrier { key, .. } => key_fits(key),
             Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys } => {
                 count_fits(keys.len())?;
-                keys.iter().try_for_each(key_fits)
+                keys.iter().try_for_each(&mut key_fits)
             }
             Request::MultiSet { pairs } => {
                 count_fits(pairs.len())?;

@@ -215,7 +215,9 @@ impl Engine {
 
     /// Returns the work since the last call, in the units of [`work_per_input_max`](crate::limits::ServerLimits::work_per_input_max).
     pub fn take_work(&self) -> u64 {
-        self.work.take() + self.fences.as_ref().map_or(0, |fences| fences.take_work())
+        self.work.take()
+            + self.slots.take_work()
+            + self.fences.as_ref().map_or(0, |fences| fences.take_work())
     }
 
     /// Returns the part of the work since the last call of this that ended waits of others than the requester.
@@ -306,16 +308,7 @@ impl Engine {
     /// done. Until then such a transaction takes as long as the rest of it, and counts keys of waits that have ended.
     pub fn order_keys(&mut self, keys_max: usize) -> bool {
         self.free_waits(keys_max);
-        self.order_slots(keys_max) && !self.waits.has_ended()
-    }
-
-    /// Puts up to `keys_max` further keys in order. Returns whether all are.
-    fn order_slots(&mut self, keys_max: usize) -> bool {
-        let before = self.slots.unordered_left();
-        let is_ordered = self.slots.order_some(keys_max);
-        let looks = before - self.slots.unordered_left();
-        self.count_work(ORDER_WORK * looks as u64);
-        is_ordered
+        self.slots.order_some(keys_max) && !self.waits.has_ended()
     }
 
     /// Releases the memory for connections with a table index of `places` or more; the caller has none of those
@@ -672,9 +665,6 @@ const FREED_AT_ONCE: usize = 256;
 
 /// Keys of ended waits, and pages of values, that one request frees at most because it needs their bytes.
 const FREED_FOR_CAPACITY: usize = 64 * FREED_AT_ONCE;
-
-/// Work of adding a key to those in order: a search with a look at about twenty keys.
-const ORDER_WORK: u64 = 8;
 
 /// Returns the work of a request, as far as the request itself shows it; copying its bytes is not counted.
 #[inline]

@@ -10,7 +10,13 @@ use rendezvous_core::wire::c10d::{Scan, Scanner, parse_frame};
 /// # Panics
 /// When that does not hold.
 pub fn decoder(bytes: &[u8]) {
-    let small = FrameLimits { key_bytes_max: 8, value_bytes_max: 16, keys_max: 3, frame_bytes_max: 64 };
+    let small = FrameLimits {
+        key_bytes_max: 8,
+        value_bytes_max: 16,
+        keys_max: 3,
+        all_key_bytes_max: 20,
+        frame_bytes_max: 64,
+    };
     for limits in [FrameLimits::default(), small] {
         decode(bytes, &limits);
     }

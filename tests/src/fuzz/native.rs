@@ -17,7 +17,13 @@ use rendezvous_core::wire::split::Chunk;
 /// # Panics
 /// When that does not hold.
 pub fn native(bytes: &[u8]) {
-    let small = FrameLimits { key_bytes_max: 8, value_bytes_max: 16, keys_max: 3, frame_bytes_max: 64 };
+    let small = FrameLimits {
+        key_bytes_max: 8,
+        value_bytes_max: 16,
+        keys_max: 3,
+        all_key_bytes_max: 20,
+        frame_bytes_max: 64,
+    };
     for limits in [FrameLimits::default(), small] {
         for from in [From::Client, From::Server] {
             let scanned = stream(bytes, from, &limits);

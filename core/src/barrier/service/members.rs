@@ -49,9 +49,6 @@ fn contiguous(key: Key<'_>) -> Cow<'_, [u8]> {
         .map_or_else(|| Cow::Owned(key.pieces().into_iter().flatten().copied().collect()), Cow::Borrowed)
 }
 
-/// Maximum length of the names of a list together, in bytes: an arrival hashes and copies them all.
-const LIST_BYTES_MAX: u64 = 16 << 20;
-
 impl Members {
     /// Creates the members of a list.
     pub(super) fn listed(names: Keys<'_>, limits: &BarrierLimits, hasher: &KeyHash) -> Result<Self, Refusal> {
@@ -68,9 +65,6 @@ impl Members {
                 return Err(Refusal::Invalid("a name is listed twice"));
             }
             listed.insert(&name, hasher);
-            if listed.name_bytes > LIST_BYTES_MAX {
-                return Err(Refusal::TooMany { what: "bytes of names", limit: LIST_BYTES_MAX });
-            }
         }
         Ok(listed)
     }

@@ -2,13 +2,11 @@
 //! adds the scope of the store.
 
 use super::Loss;
-use super::calls::check;
 use super::session_driver::EncodedRequest;
-use crate::error::Operation;
+use crate::error::{Failure, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::prelude::*;
-use crate::store::call::{Call, WaitMode};
-use crate::store::op::{Key, Keys, Request};
+use crate::store::op::{Key, Keys};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::wire::native::{Batched, ClientFrame, List};
 
@@ -143,9 +141,10 @@ fn check_keys<'a>(
     scope: &[u8],
     limits: &FrameLimits,
 ) -> Result<(), (&'a [u8], Loss)> {
+    let mut all_bytes = 0;
     for key in keys {
-        let look = Call::Store(Request::Get { key: Key::scoped(scope, key) }, WaitMode::Once);
-        check(&look, limits).map_err(|loss| (key, loss))?;
+        let fits = limits.check_key(scope.len() + key.len(), &mut all_bytes);
+        fits.map_err(|limit| (key, Loss::of(Failure::limit(Phase::Sending, limit))))?;
     }
     Ok(())
 }

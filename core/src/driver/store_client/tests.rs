@@ -657,7 +657,7 @@ fn a_wait_that_could_not_be_sent_in_time_changed_nothing() {
     let (port, script) = slow_reader();
     let store = connect(port);
     let key = [b'k'; 8000];
-    let keys: Vec<&[u8]> = (0..4000).map(|_| &key[..]).collect();
+    let keys: Vec<&[u8]> = (0..2000).map(|_| &key[..]).collect();
     let error = store.wait(&keys, millis(200)).expect_err("it cannot be sent in time");
     assert_eq!((error.kind(), error.phase()), (ErrorKind::TimedOut, Phase::Sending), "{error}");
     assert_eq!((error.failure().effect, store.idle_connections()), (Effect::None, 0), "{error}");

@@ -519,10 +519,17 @@ fn a_call_that_does_not_begin_leaves_no_trace() {
     let mut buffer = [0; 18];
     let mut buffer = Fill::new(&mut buffer);
     assert_eq!(conn.begin(CallId(1), &ADD, PIPELINED, &mut buffer), Err(BeginError::Space(19)));
-    let limits = FrameLimits { key_bytes_max: 3, value_bytes_max: 2, keys_max: 1, ..FrameLimits::default() };
+    let limits = FrameLimits {
+        key_bytes_max: 3,
+        value_bytes_max: 2,
+        keys_max: 2,
+        all_key_bytes_max: 5,
+        ..FrameLimits::default()
+    };
     let mut small = Conn::new(ClientLimits { frame: limits, ..ClientLimits::default() }, 0);
     let key = Key::scoped(b"/", b"k");
-    let two: &[&[u8]] = &[b"a", b"b"];
+    let (three, two): (&[&[u8]], &[&[u8]]) = (&[b"a", b"b", b"c"], &[b"abc", b"def"]);
+    let pairs: &[(&[u8], &[u8])] = &[(b"abc", b""), (b"def", b"")];
     for (request, error) in [
         (Request::Get { key: Key::raw(b"long") }, LimitError::Key { bytes: 4, bytes_max: 3 }),
         (Request::Set { key, value: b"long" }, LimitError::Value { bytes: 4, bytes_max: 2 }),
@@ -530,7 +537,12 @@ fn a_call_that_does_not_begin_leaves_no_trace() {
             Request::CompareSet { key, expected: b"", desired: b"abc" },
             LimitError::Value { bytes: 3, bytes_max: 2 },
         ),
-        (Request::Wait { keys: Keys::scoped(b"", two) }, LimitError::Keys { count: 2, count_max: 1 }),
+        (Request::Wait { keys: Keys::scoped(b"", three) }, LimitError::Keys { count: 3, count_max: 2 }),
+        (Request::Wait { keys: Keys::scoped(b"", two) }, LimitError::KeyBytes { bytes: 6, bytes_max: 5 }),
+        (
+            Request::MultiSet { pairs: Pairs::scoped(b"", pairs) },
+            LimitError::KeyBytes { bytes: 6, bytes_max: 5 },
+        ),
     ] {
         let call = Call::Store(request, WaitMode::Wait);
         let begun = small.begin(CallId(1), &call, PIPELINED, &mut Vec::new());

@@ -19,6 +19,12 @@ pub(super) struct Order {
 }
 
 impl Order {
+    /// Returns the work of an insertion: more for many chunks, because the keys that it looks at are then rarely in the
+    /// processor's cache.
+    pub(super) fn work(&self) -> u64 {
+        3 + u64::from((self.chunks.len() | 1).ilog2().saturating_sub(6))
+    }
+
     /// Inserts a slot with a new key.
     #[inline(never)]
     pub(super) fn insert<'k>(&mut self, id: SlotId, key_of: impl Fn(SlotId) -> &'k [u8]) {

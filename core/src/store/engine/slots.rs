@@ -10,6 +10,7 @@ use crate::prelude::*;
 use crate::shared::{Chunk, Meter};
 use crate::store::value_ref::ValueRef;
 use alloc::collections::VecDeque;
+use core::cell::Cell;
 use core::ops::{Bound, Index, IndexMut, Range};
 use slab::Slab;
 
@@ -22,6 +23,9 @@ const TABLES: usize = 16;
 
 /// Length above which a value is freed in steps, in bytes. One step of a removal meets 256 values.
 const FREED_AT_ONCE_BYTES: u64 = 256 << 10;
+
+/// Work after which a request puts no more of its new slots in key order. They wait for [`Slots::order_some`].
+const ORDER_WORK_MAX: u64 = 5000;
 
 /// Returns the table for a key with this hash.
 const fn table_of(hash: u64) -> usize {
@@ -37,8 +41,9 @@ pub(super) struct Slots {
     present: Vec<SlotId>,
     /// Slots in key order: all but those in `unordered`. It is made when it is first needed.
     order: Option<Order>,
-    /// Slots that are still to be added to `order`.
-    unordered: Range<usize>,
+    unordered: Unordered,
+    /// Work for the order since [`Slots::take_work`] was last called.
+    order_work: Cell<u64>,
     stored_bytes: u64,
     /// Counts the bytes of long values, in the slots and elsewhere.
     meter: Meter,
@@ -57,7 +62,8 @@ impl Slots {
             hasher: KeyHash::new(hash_key),
             present: Vec::new(),
             order: None,
-            unordered: 0..0,
+            unordered: Unordered::default(),
+            order_work: Cell::new(0),
             stored_bytes: 0,
             meter: Meter::default(),
             shared_present: 0,
@@ -127,11 +133,16 @@ impl Slots {
         }));
         self.stored_bytes += key.len() as u64 + KEY_COST_BYTES;
         self.index[table_of(hash)].insert(hash, id);
-        if !self.unordered.contains(&(id as usize))
+        if !self.unordered.contains(id)
             && let Some(order) = &mut self.order
         {
-            let slots = &self.slots;
-            order.insert(id, |id| &slots[id as usize].key);
+            if *self.order_work.get_mut() < ORDER_WORK_MAX {
+                *self.order_work.get_mut() += order.work();
+                let slots = &self.slots;
+                order.insert(id, |id| &slots[id as usize].key);
+            } else {
+                self.unordered.push(id);
+            }
         }
         id
     }
@@ -147,7 +158,7 @@ impl Slots {
         table.remove(hash, id);
         // All tables become short at about the same time.
         let is_short = table.shrink_if_sparse() && table_of(hash) == 0;
-        if !self.unordered.contains(&(id as usize))
+        if !self.unordered.contains(id)
             && let Some(order) = &mut self.order
         {
             let slots = &self.slots;
@@ -268,25 +279,37 @@ impl Slots {
         items.map(|item| item.len() as u64 + ITEM_COST_BYTES).sum()
     }
 
-    /// Adds up to `count_max` further slots to those in key order. Returns whether all are in order, which they then
-    /// remain. Each new key then costs a search, so the order is made only when a request needs it.
+    /// Adds up to `count_max` further slots to those in key order. Returns whether all are in order. From then on each new
+    /// key costs a search, so the order is made only when a request needs it.
     pub(super) fn order_some(&mut self, count_max: usize) -> bool {
-        let Self { slots, order, unordered, .. } = self;
+        let Self { slots, order, unordered, order_work, .. } = self;
         let order = order.get_or_insert_with(|| {
-            *unordered = 0..slots.capacity();
+            unordered.first = 0..slots.capacity();
             Order::default()
         });
-        for index in unordered.by_ref().take(count_max) {
-            if slots.contains(index) {
-                order.insert(id_of(index), |id| &slots[id as usize].key);
+        for _ in 0..count_max {
+            let Some(id) = unordered.pop() else { break };
+            *order_work.get_mut() += order.work();
+            if slots.contains(id as usize) {
+                order.insert(id, |id| &slots[id as usize].key);
             }
         }
-        unordered.start >= unordered.end
+        unordered.is_empty()
     }
 
-    /// Returns an upper bound of the number of slots that [`Slots::order_some`] has still to look at.
-    pub(super) fn unordered_left(&self) -> usize {
-        if self.order.is_some() { self.unordered.len() } else { self.slots.capacity() }
+    /// Returns whether all slots are in key order.
+    pub(super) fn is_ordered(&self) -> bool {
+        self.order.is_some() && self.unordered.is_empty()
+    }
+
+    /// Returns the number of slots that were added since the order was made, and are not in it.
+    pub(super) const fn added_unordered(&self) -> usize {
+        self.unordered.later.len()
+    }
+
+    /// Returns the work for the order since the last call.
+    pub(super) fn take_work(&self) -> u64 {
+        self.order_work.take()
     }
 
     /// Returns the keys with a value, in any order.
@@ -302,6 +325,50 @@ impl Slots {
 
     pub(super) fn is_present(&self, id: SlotId) -> bool {
         !matches!(self[id].value, Value::Absent)
+    }
+}
+
+/// Slots that are still to be added to those in key order. Any of them may be vacant.
+#[derive(Debug, Default)]
+struct Unordered {
+    /// Those that there were when the order was made.
+    first: Range<usize>,
+    /// Those that were added since.
+    later: Vec<SlotId>,
+    /// Whether a slot is in `later`, a bit for each.
+    is_later: Vec<u64>,
+}
+
+impl Unordered {
+    fn contains(&self, id: SlotId) -> bool {
+        let word = self.is_later.get(id as usize / 64).copied().unwrap_or(0);
+        self.first.contains(&(id as usize)) || word & 1 << (id % 64) != 0
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.later.is_empty()
+    }
+
+    /// Adds a slot that it does not have.
+    fn push(&mut self, id: SlotId) {
+        let word = id as usize / 64;
+        if self.is_later.len() <= word {
+            self.is_later.resize(word + 1, 0);
+        }
+        self.is_later[word] |= 1 << (id % 64);
+        self.later.push(id);
+    }
+
+    fn pop(&mut self) -> Option<SlotId> {
+        if let Some(index) = self.first.next() {
+            return Some(id_of(index));
+        }
+        let Some(id) = self.later.pop() else {
+            (self.later, self.is_later) = (Vec::new(), Vec::new());
+            return None;
+        };
+        self.is_later[id as usize / 64] &= !(1 << (id % 64));
+        Some(id)
     }
 }
 
@@ -370,5 +437,36 @@ mod tests {
         let names: Vec<u8> = present.map(|id| slots[id].key[0]).collect();
         assert_eq!(names, (0..20).filter(|name| name % 3 != 0).collect::<Vec<u8>>());
         assert!(slots.present.iter().enumerate().all(|(index, &id)| slots[id].present_at as usize == index));
+    }
+
+    #[test]
+    fn one_request_orders_few_new_slots_and_all_are_ordered_when_they_are_needed() {
+        let mut rng = crate::rng::Rng::new(1);
+        let mut slots = Slots::new(1);
+        let mut model = alloc::collections::BTreeMap::new();
+        slots.order_some(0);
+        for step in 0..60_000_u32 {
+            // It grows to beyond what is ordered at once, and becomes short again.
+            let name = rng.below(6000).to_be_bytes();
+            if rng.below(100) < [90, 30][step as usize / 10_000 % 2] {
+                let id = slots.find_or_insert(&name);
+                model.insert(name, id);
+            } else if let Some(id) = model.remove(&name) {
+                slots.release_if_idle(id);
+            }
+            if step % 100 == 0 {
+                slots.order_some(70);
+            }
+            if step % 5_000 == 4_999 {
+                let work = slots.take_work();
+                assert!((1..=ORDER_WORK_MAX + 50 * 70).contains(&work), "{work} in step {step}");
+                let ids: Vec<SlotId> = slots.ordered().with_prefix(b"", Bound::Unbounded).collect();
+                assert!(ids.into_iter().eq(model.values().copied()), "step {step}");
+                assert!(slots.is_ordered());
+                slots.take_work();
+            }
+        }
+        slots.order_some(1);
+        assert!(slots.unordered.is_later.is_empty() && slots.unordered.later.capacity() == 0);
     }
 }

@@ -22,6 +22,9 @@ pub enum FrameError {
     /// A list has too many keys; their number.
     #[error("a list of {0} keys is over the limit")]
     TooManyKeys(u64),
+    /// The keys of a list together exceed the limit; their length so far, in bytes.
+    #[error("keys of {0} bytes together are over the limit")]
+    KeysTooLong(u64),
     /// The frame exceeds the limit; a lower bound of its length in bytes.
     #[error("a frame of at least {0} bytes is over the limit")]
     FrameTooLong(u64),
@@ -52,6 +55,8 @@ pub struct Scanner {
     field: usize,
     /// Number of byte strings of the current list that are still to come; a pair counts as two.
     strings_left: u64,
+    /// Length of the frame's keys before `offset`, in bytes.
+    key_bytes: u64,
 }
 
 impl Scanner {
@@ -145,6 +150,10 @@ impl Scanner {
                 FrameError::ValueTooLong(length)
             });
         }
+        let key_bytes = self.key_bytes + if kind == Field::Key { length } else { 0 };
+        if key_bytes > limits.all_key_bytes_max {
+            return Err(FrameError::KeysTooLong(key_bytes));
+        }
         let end = usize::try_from(length).ok().and_then(|length| start.checked_add(length));
         let Some(end) = end.filter(|&end| end <= limits.frame_bytes_max) else {
             return Err(FrameError::FrameTooLong((start as u64).saturating_add(length)));
@@ -153,6 +162,7 @@ impl Scanner {
             return Ok(Err(end));
         }
         self.offset = end;
+        self.key_bytes = key_bytes;
         Ok(Ok(()))
     }
 }

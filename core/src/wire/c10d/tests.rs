@@ -138,6 +138,27 @@ fn limits_hold_on_the_length_field_alone() {
 }
 
 #[test]
+fn all_keys_of_a_list_are_limited_together_before_the_last_one_arrives() {
+    let key = [b'k'; 8192];
+    let many = [&key[..]; 2049];
+    let scan = |count: usize| {
+        let frame = Frame::Request(Request::Wait { keys: Keys::scoped(b"", &many[..count]) });
+        let mut bytes = Bytes(Vec::new());
+        encode_frame(&mut bytes, &frame);
+        bytes.0.truncate(9 + 2048 * 8200 + 8);
+        Scanner::default().scan(&bytes.0, &FrameLimits::default())
+    };
+    assert!(matches!(scan(2048), Ok(Scan::Whole { .. })));
+    assert_eq!(scan(2049), Err(FrameError::KeysTooLong((16 << 20) + 8192)));
+    // Values do not count.
+    let pairs = [(&key[..1], &key[..]); 2049];
+    let frame = Frame::Request(Request::MultiSet { pairs: Pairs::scoped(b"", &pairs) });
+    let mut bytes = Bytes(Vec::new());
+    encode_frame(&mut bytes, &frame);
+    assert!(matches!(Scanner::default().scan(&bytes.0, &FrameLimits::default()), Ok(Scan::Whole { .. })));
+}
+
+#[test]
 fn a_buffer_that_is_too_small_is_reported_with_the_length_that_is_due() {
     let frame = Frame::Request(Request::Add { key: Key::raw(b"/n"), delta: 1 });
     let mut buffer = [0; 18];

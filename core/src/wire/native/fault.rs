@@ -140,6 +140,7 @@ impl Fault<'static> {
             BodyError::KeyTooLong(length) => (length, limits.key_bytes_max),
             BodyError::ValueTooLong(length) => (length, limits.value_bytes_max),
             BodyError::ListTooLong(length) => (length, limits.keys_max),
+            BodyError::KeysTooLong(length) => (length, limits.all_key_bytes_max),
         };
         Self::new(FaultCode::TooLong, length, limit)
     }

@@ -23,6 +23,9 @@ pub enum BodyError {
     /// The lists of a frame, those within lists included, exceed the limit; their number of elements so far.
     #[error("lists of {0} elements together are over the limit")]
     ListTooLong(u64),
+    /// The keys of a frame together exceed the limit; their length so far, in bytes.
+    #[error("keys of {0} bytes together are over the limit")]
+    KeysTooLong(u64),
 }
 
 /// Unread rest of a body.
@@ -32,12 +35,14 @@ pub struct Body<'a> {
     limits: &'a FrameLimits,
     /// Number of elements of the frame's lists so far.
     elements: u64,
+    /// Length of the frame's keys so far, in bytes.
+    key_bytes: u64,
 }
 
 impl<'a> Body<'a> {
     /// Creates the reader of a body from its first byte.
     pub const fn new(bytes: &'a [u8], limits: &'a FrameLimits) -> Self {
-        Self { rest: bytes, limits, elements: 0 }
+        Self { rest: bytes, limits, elements: 0, key_bytes: 0 }
     }
 
     #[inline(never)]
@@ -75,6 +80,10 @@ impl<'a> Body<'a> {
         let length = u64::from_le_bytes(self.fixed()?);
         if length > self.limits.key_bytes_max {
             return Err(BodyError::KeyTooLong(length));
+        }
+        self.key_bytes = self.key_bytes.saturating_add(length);
+        if self.key_bytes > self.limits.all_key_bytes_max {
+            return Err(BodyError::KeysTooLong(self.key_bytes));
         }
         self.take(length)
     }
@@ -335,7 +344,7 @@ fn record<'a, T: Field<'a>>(body: &mut Body<'a>) -> Result<T, BodyError> {
     let rest = body.take(u64::from(length))?;
     let mut own = Body { rest, ..*body };
     let record = T::read(&mut own);
-    body.elements = own.elements;
+    (body.elements, body.key_bytes) = (own.elements, own.key_bytes);
     record
 }
 

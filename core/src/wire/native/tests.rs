@@ -20,6 +20,7 @@ const LIMITS: FrameLimits = FrameLimits {
     key_bytes_max: 8192,
     value_bytes_max: 8 << 20,
     keys_max: 131_072,
+    all_key_bytes_max: 16 << 20,
     frame_bytes_max: 256 << 20,
 };
 
@@ -441,6 +442,23 @@ fn limits_within_a_body_hold_on_length_fields() {
     assert_eq!(refused(0x0010, &set), BodyError::ValueTooLong((8 << 20) + 1));
     let fault = Fault::of_body(BodyError::KeyTooLong(9000), 0x0017, &LIMITS);
     assert_eq!((fault.code, fault.first, fault.second), (FaultCode::TooLong, 9000, 8192));
+}
+
+#[test]
+fn all_keys_of_a_request_are_limited_together() {
+    let key = [b'k'; 8192];
+    let (fit, many) = ([&key[..]; 2048], [&key[..]; 2049]);
+    let body_of = |frame: &ClientFrame<'_>| encoded(Label::default(), frame)[HEADER_BYTES..].to_vec();
+    let too_long = Err(BodyError::KeysTooLong((16 << 20) + 8192));
+    let check = |keys| ClientFrame::Check { keys: Keys::scoped(b"", keys) };
+    assert!(ClientFrame::parse(0x0014, &body_of(&check(&fit)), &LIMITS).is_ok());
+    assert_eq!(ClientFrame::parse(0x0014, &body_of(&check(&many)), &LIMITS), too_long);
+    // Those of all requests of a batch count, although each of them is read by itself.
+    let requests = [Batched(check(&many[..1024])), Batched(check(&many[..1025]))];
+    let batch = ClientFrame::Batch { requests: List::new(&requests) };
+    assert_eq!(ClientFrame::parse(0x0021, &body_of(&batch), &LIMITS), too_long);
+    let fault = Fault::of_body(BodyError::KeysTooLong(17 << 20), 0x0014, &LIMITS);
+    assert_eq!((fault.code, fault.first, fault.second), (FaultCode::TooLong, 17 << 20, 16 << 20));
 }
 
 #[test]

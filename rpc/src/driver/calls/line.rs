@@ -10,6 +10,7 @@ use core::mem::MaybeUninit;
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::socket::{Idle, classify, look};
 use rendezvous_core::error::Cause;
+use rendezvous_core::ordered::Map;
 use rendezvous_core::proof::Bytes32;
 use socket2::MaybeUninitSlice;
 use std::io::{ErrorKind, IoSlice};
@@ -59,7 +60,7 @@ const SLICES_PER_WRITE: usize = 16;
 
 impl Unsent {
     /// Appends what a state machine hands out, with the payload of the call to which a part belongs.
-    fn put(&mut self, write: ToWrite, payloads: &HashMap<u64, Payload>) {
+    fn put(&mut self, write: ToWrite, payloads: &Map<u64, Payload>) {
         match write {
             ToWrite::Bytes(bytes) => {
                 self.bytes += bytes.len();
@@ -69,7 +70,7 @@ impl Unsent {
                 }
             }
             ToWrite::Part { header, call, offset, bytes } => {
-                let (Some(payload), Ok(offset)) = (payloads.get(&call), usize::try_from(offset)) else {
+                let (Some(payload), Ok(offset)) = (payloads.get(call), usize::try_from(offset)) else {
                     return;
                 };
                 let bytes = bytes as usize;
@@ -197,7 +198,7 @@ impl Line {
     /// `payloads`.
     pub(super) fn flush(
         &mut self,
-        payloads: &HashMap<u64, Payload>,
+        payloads: &Map<u64, Payload>,
         released: &mut Vec<Payload>,
         poll_write: &mut dyn FnMut() -> Option<ToWrite>,
     ) -> io::Result<()> {

@@ -91,8 +91,8 @@ struct LinkState {
     last_failure: ConnectionError,
     reader: Reader,
     writing: Writing,
-    requests: HashMap<u64, Payload>,
-    answers: HashMap<u64, Incoming>,
+    requests: Map<u64, Payload>,
+    answers: Map<u64, Incoming>,
     completions: Map<u64, Completion>,
     released: Vec<Payload>,
     /// Guards of one-way calls that the socket has not accepted completely.
@@ -155,8 +155,8 @@ impl Link {
                 last_failure: ConnectionError::Closed,
                 reader: Reader::Unowned,
                 writing: Writing::AtOnce,
-                requests: HashMap::new(),
-                answers: HashMap::new(),
+                requests: Map::new(),
+                answers: Map::new(),
                 completions: Map::new(),
                 released: Vec::new(),
                 unsent_marks: Vec::new(),
@@ -445,20 +445,20 @@ impl Link {
             CallerEvent::Connect => self.dial(state, now),
             CallerEvent::HangUp(_) => state.hang_up(),
             CallerEvent::Answer(id, bytes) => {
-                state.released.extend(state.requests.remove(&id));
+                state.released.extend(state.requests.remove(id));
                 state.answers.insert(id, Incoming::new(bytes));
             }
             CallerEvent::Bytes(id, part) => {
-                if let Some(Err(NoMemory)) = state.answers.get_mut(&id).map(|answer| answer.append(part)) {
+                if let Some(Err(NoMemory)) = state.answers.get_mut(id).map(|answer| answer.append(part)) {
                     state.caller.no_memory(id);
                 }
             }
             CallerEvent::Done(id) => {
-                let answer = state.answers.remove(&id).map(Incoming::into_bytes).unwrap_or_default();
+                let answer = state.answers.remove(id).map(Incoming::into_bytes).unwrap_or_default();
                 state.finish(id, Ok(answer), due);
             }
             CallerEvent::Failed(id, error) => {
-                state.answers.remove(&id);
+                state.answers.remove(id);
                 state.finish(id, Err(error.at(self.address())), due);
             }
         }
@@ -616,7 +616,7 @@ impl LinkState {
     fn read_once(&mut self, now: Instant, scratch: &mut Vec<u8>) -> bool {
         let Some(line) = &mut self.line else { return false };
         let due = self.caller.due();
-        let payload = due.and_then(|(id, bytes)| Some((self.answers.get_mut(&id)?, bytes)));
+        let payload = due.and_then(|(id, bytes)| Some((self.answers.get_mut(id)?, bytes)));
         match line.read_payload(payload, scratch) {
             ReadResult::Read(bytes, is_more) => {
                 if bytes > 0 {
@@ -646,7 +646,7 @@ impl LinkState {
     }
 
     fn finish(&mut self, id: u64, result: CallResult, due: &mut Due) {
-        self.released.extend(self.requests.remove(&id));
+        self.released.extend(self.requests.remove(id));
         let completion = self.completions.remove(id);
         let is_one_way_success = matches!((&completion, &result), (Some(Completion::Unowned(_)), Ok(_)));
         if let (false, Some(line)) = (is_one_way_success, &mut self.line) {

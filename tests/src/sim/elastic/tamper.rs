@@ -25,6 +25,7 @@ use super::order::{Order, header_of};
 use crate::frames;
 use crate::sim::harness::sim_operation::SimOperation;
 use rendezvous_core::limits::FrameLimits;
+use rendezvous_core::node::native_client::NativeClient;
 use rendezvous_core::store::op::Key;
 use rendezvous_core::wire::native::{
     ClientFrame, From, HEADER_BYTES, Label, Participants, Scan, ServerFrame, scan,
@@ -112,10 +113,7 @@ impl Tamper {
     ) -> Vec<Vec<u8>> {
         self.raw.extend_from_slice(bytes);
         let (mut at, mut saboteur_requests) = (0, Vec::new());
-        let limits = FrameLimits {
-            value_bytes_max: FrameLimits::default().frame_bytes_max as u64,
-            ..FrameLimits::default()
-        };
+        let limits = NativeClient::<0>::answer_limits(&FrameLimits::default());
         while let Ok(Scan::Whole { header, bytes }) = scan(&self.raw[at..], From::Server, &limits) {
             let mut frame = self.raw[at..at + bytes].to_vec();
             at += bytes;

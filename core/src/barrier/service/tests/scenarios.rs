@@ -631,23 +631,6 @@ fn barriers_that_a_death_breaks_end_in_steps_and_are_not_released() {
 }
 
 #[test]
-fn the_names_of_a_list_have_16_mib_at_most_together() {
-    let names: Vec<String> = (0..17_000).map(|number| format!("{number:01024}")).collect();
-    let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
-    let mut world = World::new(count(1));
-    let arrive = |world: &mut World, listed: &[&[u8]]| {
-        let participants = Participants::Names(Keys::scoped(b"", listed));
-        let arrival = ArrivalId { owner: OwnerId(1), request: 1 };
-        let name = listed[0];
-        let arrive = Arrive { arrival, key: KEY, generation: 0, name, timeout: secs(60), participants };
-        world.barriers.handle(Instant::from_millis(1), Input::Arrive(arrive))
-    };
-    let limit = 16 << 20;
-    assert_eq!(arrive(&mut world, &names), Err(Refusal::TooMany { what: "bytes of names", limit }));
-    assert_eq!(arrive(&mut world, &names[..16 << 10]), Ok(()));
-}
-
-#[test]
 fn looks_at_the_names_of_a_list_are_work() {
     let names: Vec<String> = (0..800).map(|number| format!("n{number}")).collect();
     let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();

@@ -17,6 +17,7 @@ use alloc::sync::Weak;
 use core::net::SocketAddr;
 use rendezvous_core::driver::event_loop::{Interest, Ready, Watch};
 use rendezvous_core::driver::prelude::*;
+use rendezvous_core::ordered::Map;
 use socket2::Socket;
 
 /// Why a worker that does not use TLS is refused.
@@ -44,8 +45,8 @@ pub(super) struct ConnState {
     line: Option<Line>,
     /// Scheduled time of the next tick.
     timer: Option<Instant>,
-    receiving: HashMap<u64, Receiving>,
-    answers: HashMap<u64, Payload>,
+    receiving: Map<u64, Receiving>,
+    answers: Map<u64, Payload>,
     released: Vec<Payload>,
     /// Handlers of requests that ended before they were executed. This may be the last use of a removed handler.
     released_handlers: Vec<Arc<Handler>>,
@@ -127,8 +128,8 @@ impl Conn {
             watch: None,
             line: Some(Line::new(Transport::accepted(socket, shared.options.tls.as_ref()))),
             timer: None,
-            receiving: HashMap::new(),
-            answers: HashMap::new(),
+            receiving: Map::new(),
+            answers: Map::new(),
             released: Vec::new(),
             released_handlers: Vec::new(),
             unread_bytes: 0,
@@ -315,14 +316,14 @@ impl Conn {
                     }
                 }
                 CalleeEvent::Bytes(call, part) => {
-                    let receiving = state.receiving.get_mut(&call);
+                    let receiving = state.receiving.get_mut(call);
                     if let Some(Err(why)) = receiving.map(|one| one.append(part, shared)) {
                         self.cut_off(state, call, why);
                     }
                 }
                 CalleeEvent::Complete(call) => {
                     if let (Some(receiving), Some(caller)) =
-                        (state.receiving.remove(&call), state.callee.peer())
+                        (state.receiving.remove(call), state.callee.peer())
                     {
                         let Receiving { handler, payload, kind, deadline, held } = receiving;
                         jobs.push(Job {
@@ -368,7 +369,7 @@ impl Conn {
     /// Refuses a request that has begun. The rest of it is dropped.
     #[inline(never)]
     fn cut_off(&self, state: &mut ConnState, call: u64, why: Exhausted) {
-        state.released_handlers.extend(state.receiving.remove(&call).map(|receiving| receiving.handler));
+        state.released_handlers.extend(state.receiving.remove(call).map(|receiving| receiving.handler));
         self.call_refused(state, "", Status::Exhausted, why);
         state.callee.fail(call, Status::Exhausted, why);
     }
@@ -516,13 +517,12 @@ impl ConnState {
     fn read_once(&mut self, scratch: &mut Vec<u8>, conn: &Conn) -> bool {
         let Some(line) = &mut self.line else { return false };
         let due = self.callee.due();
-        let payload =
-            due.and_then(|(call, bytes)| Some((&mut self.receiving.get_mut(&call)?.payload, bytes)));
+        let payload = due.and_then(|(call, bytes)| Some((&mut self.receiving.get_mut(call)?.payload, bytes)));
         match line.read_payload(payload, scratch) {
             ReadResult::Read(bytes, is_more) => {
                 if let (1.., Some((call, _))) = (bytes, due) {
                     self.callee.filled(bytes);
-                    let receiving = self.receiving.get_mut(&call);
+                    let receiving = self.receiving.get_mut(call);
                     if let Some(Err(why)) = receiving.map(|one| one.count(&conn.shared)) {
                         conn.cut_off(self, call, why);
                     }
@@ -561,8 +561,9 @@ impl ConnState {
     fn ended(&mut self, event: &CalleeEvent<'_>) {
         match event {
             CalleeEvent::Over(call, _) | CalleeEvent::Responded(call) => {
-                self.released_handlers.extend(self.receiving.remove(call).map(|receiving| receiving.handler));
-                self.released.extend(self.answers.remove(call));
+                self.released_handlers
+                    .extend(self.receiving.remove(*call).map(|receiving| receiving.handler));
+                self.released.extend(self.answers.remove(*call));
                 if let Some(index) = self.held_back.iter().position(|(held, _)| held == call) {
                     self.released_handlers.extend(self.held_back.remove(index).map(|(_, job)| job.handler));
                 }
@@ -679,8 +680,8 @@ mod tests {
             watch: None,
             line: None,
             timer: None,
-            receiving: HashMap::new(),
-            answers: HashMap::new(),
+            receiving: Map::new(),
+            answers: Map::new(),
             released: Vec::new(),
             released_handlers: Vec::new(),
             unread_bytes: 0,
