@@ -477,8 +477,9 @@ def nested_watches(server: Server) -> dict:
     return others_wait(server, work)
 
 
-ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, ordered_store, barrier_names, full_store, leased_keys,
-        session_end, leases, timeouts, arrivals, transaction, long_queue, nested_watches]
+ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, ordered_store,
+        barrier_names, full_store, leased_keys, session_end, leases, timeouts, arrivals, transaction, long_queue,
+        nested_watches]
 
 
 def main() -> int:

@@ -27,7 +27,7 @@ use crate::store::op::Request;
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
 use crate::time::{PauseDetector, Poller};
 use crate::ungreeted::Ungreeted;
-use crate::wire::c10d::{Frame, FrameError, parse_frame};
+use crate::wire::c10d::{Frame, FrameError, Opcode, parse_frame};
 use crate::wire::native::{MAGIC, Why};
 use crate::wire::sink::Sink as _;
 use alloc::collections::VecDeque;
@@ -51,6 +51,10 @@ enum Rest {
 
 /// Number of keys that one step of long work looks at.
 const KEYS_PER_STEP: usize = 256;
+/// Length of the shortest frame with a list of more keys than that, in bytes: a key has its length and a byte. Such a
+/// request may add many keys. It waits until those of earlier ones are in order, so that there are never more to be put in
+/// order than one request adds.
+const LONG_LIST_BYTES: usize = 9 * KEYS_PER_STEP;
 /// Units of work that a deadline of a connection costs, and the end of the connection with it.
 const DEADLINE_WORK: u64 = 16;
 /// First byte of a TLS connection: the type of the record that holds ClientHello (RFC 8446, section 5.1).
@@ -392,6 +396,11 @@ impl Server {
         let mut used = 0;
         loop {
             let Self { conns, engine, limits, budget, .. } = &mut *self;
+            let may_add_many = input.len() - used > LONG_LIST_BYTES
+                && matches!(Opcode::from_byte(input[used]), Some(Opcode::MultiSet | Opcode::Wait));
+            if may_add_many && engine.has_unordered() && !budget.order_keys(engine, conns) {
+                return Ok((used, Rest::Parked));
+            }
             let is_over = budget.spend(engine, conns);
             let (Some(conn), pool) = conns.parts(id) else { return Ok((used, Rest::Nothing)) };
             let Protocol::C10d(machine) = &mut conn.protocol else { return Ok((used, Rest::Nothing)) };

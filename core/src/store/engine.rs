@@ -100,7 +100,9 @@ pub enum ApplyError {
     #[error("the store is full ({0} bytes)")]
     Full(u64),
     /// One transaction or batch would remove more keys than this.
-    #[error("more than {0} keys begin with the prefix: remove it outside transactions and batches")]
+    #[error(
+        "more than {0} keys begin with the prefixes or were just added: remove them outside transactions and batches"
+    )]
     TooManyKeys(usize),
     /// One connection, or all of them together, have too many pending waits.
     #[error("too many pending waits ({0})")]
@@ -306,9 +308,17 @@ impl Engine {
 
     /// Prepares a transaction that removes keys with a prefix, by a look at up to `keys_max` keys. Returns whether that is
     /// done. Until then such a transaction takes as long as the rest of it, and counts keys of waits that have ended.
+    ///
+    /// A request that may add many keys has to wait for it, too, if [`Engine::has_unordered`].
     pub fn order_keys(&mut self, keys_max: usize) -> bool {
         self.free_waits(keys_max);
         self.slots.order_some(keys_max) && !self.waits.has_ended()
+    }
+
+    /// Returns whether requests have added more keys than they have put in order. Further requests that add many would make
+    /// those that need the order wait without end.
+    pub fn has_unordered(&self) -> bool {
+        self.slots.added_unordered() > 0
     }
 
     /// Releases the memory for connections with a table index of `places` or more; the caller has none of those

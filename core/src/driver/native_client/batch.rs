@@ -136,7 +136,7 @@ impl Batch {
     }
 }
 
-fn check_keys<'a>(
+pub(super) fn check_keys<'a>(
     keys: &mut dyn Iterator<Item = &'a [u8]>,
     scope: &[u8],
     limits: &FrameLimits,

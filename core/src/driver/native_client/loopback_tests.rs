@@ -287,6 +287,28 @@ fn a_join_that_is_not_complete_in_time_names_who_was_there() {
 }
 
 #[test]
+fn keys_that_are_too_long_together_are_refused_before_they_are_sent() {
+    let server = server();
+    let client = session(&server, "n0");
+    let key = [b'k'; 8000];
+    let keys = [&key[..]; 2100];
+    let mut batch = Batch::default();
+    keys.iter().for_each(|key| batch.push(key, BatchStep::Check));
+    for request in [
+        NativeRequest::Read { keys: &keys },
+        NativeRequest::LeaseAttach { lease: 1, keys: &keys },
+        NativeRequest::Batch(&batch),
+    ] {
+        let before = server.stats().expect("it runs").requests;
+        let error = client.request(&request, WHILE).expect_err("refused");
+        assert_eq!((error.kind(), error.call().phase()), (ErrorKind::LimitExceeded, Phase::Sending));
+        assert!(error.to_string().contains("bytes together are over the limit of 16777216"), "{error}");
+        assert_eq!(server.stats().expect("it runs").requests, before);
+    }
+    assert!(client.request(&NativeRequest::Read { keys: &keys[..2000] }, NOW).is_ok());
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_with_the_reason() {
     let server = server();
     let nodes = |least, most| Terms { last_call: LastCall::Off, ..nodes(least, most) };

@@ -1,7 +1,7 @@
 //! Requests of the native protocol as values: [`NativeClient::request`](super::NativeClient::request) performs one and
 //! blocks, [`Session::submit`](crate::driver::loop_client::Session::submit) submits it to an event loop.
 
-use super::batch::{Batch, Txn};
+use super::batch::{Batch, Txn, check_keys};
 use super::calls::wait_millis;
 use super::session_driver::EncodedRequest;
 use super::{Loss, NativeClientOptions, NativeError, PendingRequest, check_reason, millis};
@@ -161,11 +161,14 @@ impl<'a> NativeRequest<'a> {
         Ok((pending, self.encoded(scope, options.node.as_bytes(), budget)))
     }
 
-    /// Fails with the key or the run in question if the request exceeds a limit that the server would not report.
+    /// Fails with the key or the run in question if the request exceeds a limit.
     fn check(&self, scope: &[u8], options: &NativeClientOptions) -> Result<(), (&[u8], Loss)> {
         match self {
             Self::Txn(txn) => txn.check_keys(scope, &options.limits),
             Self::Batch(batch) => batch.check_keys(scope, &options.limits),
+            Self::Read { keys } | Self::LeaseAttach { keys, .. } => {
+                check_keys(&mut keys.iter().copied(), scope, &options.limits)
+            }
             Self::FailRun { run_id, message } => check_reason(message).map_err(|loss| (*run_id, loss)),
             _ => Ok(()),
         }

@@ -1,5 +1,6 @@
 //! How much work may still be done for one input.
 
+use super::KEYS_PER_STEP;
 use super::conns::Conns;
 use crate::limits::COPIED_BYTES_PER_UNIT;
 use crate::store::engine::Engine;
@@ -37,6 +38,18 @@ impl Budget {
         self.subtract(engine.take_work() + self.copied_bytes / COPIED_BYTES_PER_UNIT);
         self.copied_bytes %= COPIED_BYTES_PER_UNIT;
         self.left == 0
+    }
+
+    /// Puts keys in order as far as this turn allows. Returns whether all are.
+    pub(super) fn order_keys(&mut self, engine: &mut Engine, conns: &mut Conns) -> bool {
+        loop {
+            if engine.order_keys(KEYS_PER_STEP) {
+                return true;
+            }
+            if self.spend(engine, conns) {
+                return false;
+            }
+        }
     }
 
     /// Subtracts the work of copying `bytes` bytes.

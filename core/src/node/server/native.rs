@@ -15,7 +15,7 @@ pub(super) use store::{notify_released, pushed_queue};
 use super::conns::{Conns, Greeting, Protocol};
 use super::event::{CloseReason, Event, Stats};
 use super::instance::ServerInstance;
-use super::{Budget, KEYS_PER_STEP};
+use super::{Budget, KEYS_PER_STEP, LONG_LIST_BYTES};
 use crate::access::{Access, AuthToken};
 use crate::barrier::service::Barriers;
 use crate::ids::ConnId;
@@ -28,7 +28,7 @@ use crate::store::engine::{Engine, PrefixRemoved};
 use crate::store::txn::Write;
 use crate::wire::native::{
     Batched, ClientFrame, Fault, FaultCode, FrameError, From, HEADER_BYTES, HELLO, Header, Label, MAGIC,
-    Message as _, Scan, ServerFrame, Why, append_frame, body_bytes_max, negotiate, scan, scan_hello,
+    Message as _, Scan, ServerFrame, Size, Why, append_frame, body_bytes_max, negotiate, scan, scan_hello,
     scan_opening,
 };
 use crate::wire::sink::Sink;
@@ -62,14 +62,7 @@ impl ServerContext<'_> {
 
     /// Prepares requests for the keys with a prefix as far as this turn allows. Returns whether that is done.
     fn order_keys(&mut self) -> bool {
-        loop {
-            if self.engine.order_keys(KEYS_PER_STEP) {
-                return true;
-            }
-            if self.is_budget_spent() {
-                return false;
-            }
-        }
+        self.budget.order_keys(self.engine, self.conns)
     }
 
     /// Does work that is for others than the connection of the input.
@@ -337,6 +330,11 @@ impl Native {
             native.send_unnumbered(context, conn, &ServerFrame::Error { fault });
             Err(CloseReason::SessionRefused(fault.code))
         };
+        let has_list = ClientFrame::size_of(header.kind) == Some(Size::Frame);
+        if has_list && body.len() > LONG_LIST_BYTES && context.engine.has_unordered() && !context.order_keys()
+        {
+            return Ok(false);
+        }
         let limits = &context.limits.frame;
         let parsed = ClientFrame::parse(header.kind, body, limits);
         if let Ok(Some(frame @ (ClientFrame::Heartbeat { .. } | ClientFrame::Acknowledge { .. }))) = parsed {

@@ -59,13 +59,15 @@ pub struct PrefixScan {
     prefix: Box<[u8]>,
     /// The last key that was visited.
     after: Option<Box<[u8]>>,
+    /// What has to be in order before the first key is visited: the slots that there were at the first step.
+    order_mark: Option<u64>,
     /// Whether the last key was visited.
     pub is_over: bool,
 }
 
 impl PrefixScan {
     fn new(prefix: &[u8]) -> Self {
-        Self { prefix: prefix.into(), after: None, is_over: false }
+        Self { prefix: prefix.into(), after: None, order_mark: None, is_over: false }
     }
 
     /// Begins after the key `after`, if that is among the keys with the prefix or follows them.
@@ -219,9 +221,11 @@ impl Engine {
         scan.is_over.then_some(*removed)
     }
 
-    /// Returns the next slots of a scan: none before the keys are in order, which it then prepares.
+    /// Returns the next slots of a scan: none before the keys of its first step are in order, which it then prepares. Keys that
+    /// are added later may be among them or not, so that those who add keys cannot delay it.
     pub(super) fn next_of(&mut self, scan: &mut PrefixScan, keys_max: usize) -> Vec<SlotId> {
-        if !self.slots.is_ordered() {
+        let mark = *scan.order_mark.get_or_insert_with(|| self.slots.order_mark());
+        if !self.slots.is_ordered_to(mark) {
             self.slots.order_some(keys_max);
             return Vec::new();
         }
@@ -229,7 +233,7 @@ impl Engine {
             Some(after) => Bound::Excluded(&**after),
             None => Bound::Included(&*scan.prefix),
         };
-        let following = self.slots.ordered().with_prefix(&scan.prefix, from);
+        let following = self.slots.ordered_so_far().with_prefix(&scan.prefix, from);
         let some: Vec<SlotId> = following.take(keys_max).collect();
         scan.is_over = some.len() < keys_max;
         scan.after = some.last().map(|&last| self.slots[last].key.clone());
@@ -526,7 +530,8 @@ impl Engine {
     fn count_to_remove(&mut self, prefix: Key<'_>, others: usize) -> Result<usize, ApplyError> {
         let limit = self.limits.removed_at_once_max;
         // Putting a key in order takes twice as long as removing one.
-        let left = limit.saturating_sub(others + 2 * self.slots.added_unordered());
+        let others = others + 2 * self.slots.added_unordered();
+        let left = limit.checked_sub(others).ok_or(ApplyError::TooManyKeys(limit))?;
         let name = contiguous_key(prefix, &mut self.joined);
         let slots = self.slots.ordered();
         let all = slots.with_prefix(name, Bound::Included(name)).take(left + 1);

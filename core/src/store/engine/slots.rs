@@ -279,8 +279,8 @@ impl Slots {
         items.map(|item| item.len() as u64 + ITEM_COST_BYTES).sum()
     }
 
-    /// Adds up to `count_max` further slots to those in key order. Returns whether all are in order. From then on each new
-    /// key costs a search, so the order is made only when a request needs it.
+    /// Adds up to `count_max` further slots to those in key order, the oldest first. Returns whether all are in order. From
+    /// then on each new key has to be added, so the order is made only when a request needs it.
     pub(super) fn order_some(&mut self, count_max: usize) -> bool {
         let Self { slots, order, unordered, order_work, .. } = self;
         let order = order.get_or_insert_with(|| {
@@ -297,13 +297,18 @@ impl Slots {
         unordered.is_empty()
     }
 
-    /// Returns whether all slots are in key order.
-    pub(super) fn is_ordered(&self) -> bool {
-        self.order.is_some() && self.unordered.is_empty()
+    /// Returns a mark for [`Slots::is_ordered_to`].
+    pub(super) fn order_mark(&self) -> u64 {
+        self.unordered.taken + self.unordered.later.len() as u64
+    }
+
+    /// Returns whether all slots are in key order that there were when [`Slots::order_mark`] returned this mark.
+    pub(super) fn is_ordered_to(&self, mark: u64) -> bool {
+        self.order.is_some() && self.unordered.first.is_empty() && self.unordered.taken >= mark
     }
 
     /// Returns the number of slots that were added since the order was made, and are not in it.
-    pub(super) const fn added_unordered(&self) -> usize {
+    pub(super) fn added_unordered(&self) -> usize {
         self.unordered.later.len()
     }
 
@@ -320,6 +325,11 @@ impl Slots {
     /// Returns all slots in key order.
     pub(super) fn ordered(&mut self) -> Ordered<'_> {
         self.order_some(usize::MAX);
+        self.ordered_so_far()
+    }
+
+    /// Returns those slots in key order that were added to the order.
+    pub(super) const fn ordered_so_far(&self) -> Ordered<'_> {
         Ordered(self)
     }
 
@@ -333,10 +343,12 @@ impl Slots {
 struct Unordered {
     /// Those that there were when the order was made.
     first: Range<usize>,
-    /// Those that were added since.
-    later: Vec<SlotId>,
+    /// Those that were added since, the oldest first.
+    later: VecDeque<SlotId>,
     /// Whether a slot is in `later`, a bit for each.
     is_later: Vec<u64>,
+    /// Number of slots that were taken from `later`.
+    taken: u64,
 }
 
 impl Unordered {
@@ -356,23 +368,24 @@ impl Unordered {
             self.is_later.resize(word + 1, 0);
         }
         self.is_later[word] |= 1 << (id % 64);
-        self.later.push(id);
+        self.later.push_back(id);
     }
 
     fn pop(&mut self) -> Option<SlotId> {
         if let Some(index) = self.first.next() {
             return Some(id_of(index));
         }
-        let Some(id) = self.later.pop() else {
-            (self.later, self.is_later) = (Vec::new(), Vec::new());
+        let Some(id) = self.later.pop_front() else {
+            (self.later, self.is_later) = (VecDeque::new(), Vec::new());
             return None;
         };
+        self.taken += 1;
         self.is_later[id as usize / 64] &= !(1 << (id % 64));
         Some(id)
     }
 }
 
-/// Slots that are all in key order.
+/// Slots in key order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ordered<'s>(&'s Slots);
 
@@ -455,14 +468,21 @@ mod tests {
                 slots.release_if_idle(id);
             }
             if step % 100 == 0 {
+                let (mark, before): (_, Vec<SlotId>) =
+                    (slots.order_mark(), model.values().copied().collect());
                 slots.order_some(70);
+                if slots.is_ordered_to(mark) {
+                    let ids: Vec<SlotId> =
+                        slots.ordered_so_far().with_prefix(b"", Bound::Unbounded).collect();
+                    assert_eq!(ids, before, "step {step}");
+                }
             }
             if step % 5_000 == 4_999 {
                 let work = slots.take_work();
-                assert!((1..=ORDER_WORK_MAX + 50 * 70).contains(&work), "{work} in step {step}");
+                assert!((1..ORDER_WORK_MAX + 4 * (1 + 50 * 70)).contains(&work), "{work} in step {step}");
                 let ids: Vec<SlotId> = slots.ordered().with_prefix(b"", Bound::Unbounded).collect();
                 assert!(ids.into_iter().eq(model.values().copied()), "step {step}");
-                assert!(slots.is_ordered());
+                assert!(slots.is_ordered_to(slots.order_mark()));
                 slots.take_work();
             }
         }

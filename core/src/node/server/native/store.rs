@@ -501,7 +501,7 @@ pub(super) fn fault_of(error: &ApplyError) -> Fault<'static> {
         ApplyError::Full(limit) => Fault::new(FaultCode::StoreFull, limit, 0),
         ApplyError::TooManyWaits(limit) => Fault::new(FaultCode::TooManyPending, limit as u64, 0),
         ApplyError::TooManyKeys(limit) => {
-            let text = b"keys that one transaction or batch removes";
+            let text = b"keys that a transaction or batch removes, or has added just before";
             Fault { text, ..Fault::new(FaultCode::TooMany, limit as u64, 0) }
         }
         ApplyError::Stale(stale) => Fault::new(FaultCode::StaleRound, stale.round, stale.over + 1),

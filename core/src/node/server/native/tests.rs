@@ -175,6 +175,7 @@ impl Rig {
 mod bounds;
 mod ends;
 mod lists;
+mod ordering;
 mod permissions;
 mod restarts;
 mod rounds;

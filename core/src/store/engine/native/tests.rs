@@ -335,6 +335,31 @@ fn leased_keys_vanish_with_their_lease_and_only_then() {
     assert_eq!(engine.lease_grant(at(0), None), Err(LeaseError::TooMany(3)));
 }
 
+#[test]
+fn keys_that_change_between_two_steps_of_a_removal_stay() {
+    let mut engine = engine(HistoryLimits::default());
+    let mut grant = || engine.lease_grant(Instant::ORIGIN, None).expect("within the limits");
+    let (ends, lasting) = (grant(), grant());
+    let names = ["/a", "/b", "/c", "/d", "/e"];
+    for key in names {
+        set(&mut engine, key, "v");
+        engine.lease_attach(ends, Keys::scoped(b"", &[key.as_bytes()])).expect("within the limits");
+    }
+    let mut leased = engine.lease_end(ends).expect("it lives");
+    assert_eq!(engine.remove_leased(&mut leased, 1), None);
+    let left: Vec<&str> = names.into_iter().filter(|key| value(&engine, key).is_some()).collect();
+    let [attached, renewed, removed, last] = left[..] else { panic!("{left:?}") };
+    assert_eq!(engine.lease_attach(ends, Keys::scoped(b"", &[b"/f"])), Err(LeaseError::Unknown(ends.0)));
+    engine.lease_attach(lasting, Keys::scoped(b"", &[attached.as_bytes()])).expect("it changes hands");
+    set(&mut engine, renewed, "anew");
+    engine.apply(A, &Request::Delete { key: Key::raw(removed.as_bytes()) }).expect("legal");
+    assert_eq!(complete(|| engine.remove_leased(&mut leased, 1)), 2, "the first and the last one");
+    let left = [attached, renewed, removed, last].map(|key| value(&engine, key).is_some());
+    assert_eq!(left, [true, true, false, false]);
+    assert_eq!(lease_end(&mut engine, lasting), Ok(1));
+    assert_eq!((value(&engine, attached), engine.leased_bytes), (None, 0));
+}
+
 fn compare<'a>(key: &'a str, condition: Condition<'a>) -> Compare<'a> {
     Compare { key: Key::raw(key.as_bytes()), condition }
 }
