@@ -154,7 +154,8 @@ int main(void) {
     const long long began_ms = now_ms();
     tests[i].run();
     // What its own code ends, ends when that has returned.
-    while (descriptor_count() != descriptors && now_ms() - began_ms < PATIENCE_MS) sched_yield();
+    const long long ended_ms = now_ms();
+    while (descriptor_count() != descriptors && now_ms() - ended_ms < PATIENCE_MS) sched_yield();
     CHECK_NUMBER(descriptor_count(), descriptors);
     printf("%s (%lld ms)\n", tests[i].name, now_ms() - began_ms);
     // Not once more by a process that is forked in the next one.

@@ -142,7 +142,7 @@ void agent_restarts_its_workers_and_succeeds(void) {
   options.stop_timeout_ms = 10000;
   options.kill_timeout_ms = 10000;
   options.restart_backoff_ms = -1;
-  options.leftover_timeout_ms = 1000;
+  options.leftover_timeout_ms = 10000;
   options.monitor_interval_ms = 100;
   options.exit_barrier_timeout_ms = 10000;
   options.start_timeout_ms = 60000;

@@ -162,10 +162,12 @@ static void connect_without_descriptors(const char *host, uint16_t port, const c
 }
 
 void processes_without_descriptors_are_told_so(void) {
-  rdzv_server *server = start_server(NULL);
-  connect_without_descriptors("127.0.0.1", rdzv_server_port(server), "connecting");
-  connect_without_descriptors("localhost", rdzv_server_port(server), "resolving");
-  rdzv_server_free(server);
+  // No server: one that runs in this process could take the last descriptor, or be without one itself.
+  uint16_t port = 0;
+  const int taken = refusing_socket(&port);
+  connect_without_descriptors("127.0.0.1", port, "connecting");
+  connect_without_descriptors("localhost", port, "resolving");
+  CHECK(close(taken) == 0);
 }
 
 void native_connections_take_their_whole_time(void) {
@@ -181,8 +183,10 @@ void native_connections_take_their_whole_time(void) {
     rdzv_error *details = NULL;
     const rdzv_status ended = rdzv_store_new_native(NULL, &options, &store, &details);
     CHECK(info_of(details).elapsed_ms >= 300);
+    // The time may be up while the last attempt has no answer yet.
+    const rdzv_status status = ended == RDZV_TIMED_OUT ? ended : cases[i].status;
     check_failure(__FILE__, __LINE__, "connect", ended, details,
-                  (struct failure){cases[i].status, "connect", peer_text(peer_port(peer)), "greeting", NULL});
+                  (struct failure){status, "connect", peer_text(peer_port(peer)), "greeting", NULL});
     rdzv_error_free(details);
     peer_stop(peer);
   }

@@ -151,7 +151,10 @@ void loop_events_tell_of_failures(void) {
   rdzv_server *server = start_server(NULL);
   const struct looped at = loop_at(rdzv_server_port(server));
   const char *peer = rdzv_server_address(server);
-  SUBMIT(at.store, at.op, 100, rdzv_op_get(at.op, TEXT("key"), &error));
+  // The store is connected before the time of the first request begins.
+  SUBMIT(at.store, at.op, -1, rdzv_op_ping(at.op, &error));
+  await_success_of(at.loop, at.op);
+  SUBMIT(at.store, at.op, 300, rdzv_op_get(at.op, TEXT("key"), &error));
   await_failure(at, (struct failure){RDZV_TIMED_OUT, "get", peer, "waiting", "key"});
   SUBMIT(at.store, at.op, 0, rdzv_op_queue_pop(at.op, TEXT("key"), &error));
   await_failure(at, (struct failure){RDZV_QUEUE_EMPTY, "queue_pop", peer, NULL, "key"});

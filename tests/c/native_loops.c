@@ -133,7 +133,7 @@ void loops_have_native_stores(void) {
   CHECK_NUMBER(await_success_of(loop, op).deleted, 1);
   SUBMIT(store, op, -1, rdzv_op_renew_lease(op, lease, &error));
   CHECK_NUMBER(await_op(loop, op).status, RDZV_NOT_FOUND);
-  const uint64_t brief_lease = grant(loop, store, op, 50, "leased");
+  const uint64_t brief_lease = grant(loop, store, op, 1000, "leased");
   event = await_event(loop);
   CHECK(event.kind == RDZV_EVENT_LEASE_OVER && event.lease == brief_lease && event.lease_why == RDZV_WHY_DEADLINE);
 

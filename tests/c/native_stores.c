@@ -277,7 +277,7 @@ void leases_end_and_their_keys_with_them(void) {
   int32_t why = 77;
 
   // Its time is up.
-  rdzv_lease *lease = grant(store, 50, "k");
+  rdzv_lease *lease = grant(store, 1000, "k");
   next_is(watch, "k", "leased");
   OK(rdzv_lease_wait_over(lease, PATIENCE_MS, &why, &error));
   CHECK_NUMBER(why, RDZV_WHY_DEADLINE);

@@ -185,7 +185,7 @@ void nodes_of_a_loop_fail_with_the_reason(void) {
   FAILS_LIKE(((struct failure){.status = RDZV_INVALID_ARGUMENT, .message_part = "'is_host'. Start the server first"}),
              rdzv_loop_add_node(loop, &refused, NULL, &node, &error));
   CHECK(node == NULL);
-  node = add_node(loop, server, "ada", ",join_timeout=1", NULL);
+  node = add_node(loop, server, "ada", ",join_timeout=3", NULL);
   const struct failure invalid = {.status = RDZV_INVALID_ARGUMENT,
                                   .operation = "leave",
                                   .message_part = "is not possible now: the node is in no round"};
@@ -220,7 +220,7 @@ void nodes_of_a_loop_fail_with_the_reason(void) {
   node = add_node(loop, server, "bob", "", NULL);
   SUBMIT(node, op, -1, rdzv_op_end_session(op, &error));
   CHECK_NUMBER(end_of(loop, op).status, RDZV_OK);
-  CHECK(now_ms() - began_ms < PATIENCE_MS / 10);
+  CHECK(now_ms() - began_ms < PATIENCE_MS / 2);
   rdzv_loop_free(loop);
   rdzv_op_free(again);
   rdzv_op_free(op);

@@ -313,9 +313,9 @@ void static_nodes_that_do_not_meet_are_told_why(void) {
   uint16_t absent = 0;
   const int nobody = refusing_socket(&absent);
   // Rank 0 waits for rank 1, rank 1 for a host that is not there.
-  struct node nodes[2] = {{.handler = static_handler(NULL, free_port(), 0, 2, 1)},
-                          {.handler = static_handler(NULL, absent, 1, 2, 1)}};
-  const char *missing = "1 of 2 nodes joined round 0 within 1 s; missing node rank: 1";
+  struct node nodes[2] = {{.handler = static_handler(NULL, free_port(), 0, 2, 4)},
+                          {.handler = static_handler(NULL, absent, 1, 2, 4)}};
+  const char *missing = "1 of 2 nodes joined round 0 within 4 s; missing node rank: 1";
   const struct failure wanted[2] = {
       {.status = RDZV_RENDEZVOUS_TIMED_OUT, .message_part = missing},
       {.status = RDZV_RENDEZVOUS_CONNECTION, .peer = peer_text(absent), .message_part = "refused"}};

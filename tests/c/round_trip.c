@@ -31,8 +31,8 @@ static void values(rdzv_store *store, rdzv_buffer *buffer) {
   OK(rdzv_store_get(store, TEXT("key"), 0, buffer, &error));
   CHECK_BUFFER(buffer, "value and more");
   // An empty value is a value, and NULL is fine where nothing is.
-  OK(rdzv_store_set(store, TEXT("empty"), NULL, 0, 1000, &error));
-  OK(rdzv_store_get(store, TEXT("empty"), 1000, buffer, &error));
+  OK(rdzv_store_set(store, TEXT("empty"), NULL, 0, PATIENCE_MS, &error));
+  OK(rdzv_store_get(store, TEXT("empty"), PATIENCE_MS, buffer, &error));
   CHECK_NUMBER(rdzv_buffer_len(buffer), 0);
   // So is an empty key, and any byte in it.
   OK(rdzv_store_set(store, NULL, 0, (const uint8_t *)"\0\xff", 2, -1, &error));
@@ -141,8 +141,8 @@ void servers_start_and_stop(void) {
       .host = "127.0.0.1",
       .connections_max = 10,
       .stored_bytes_max = 1000,
-      .handshake_timeout_ms = 1000,
-      .frame_timeout_ms = 1000,
+      .handshake_timeout_ms = PATIENCE_MS,
+      .frame_timeout_ms = PATIENCE_MS,
       .keep_alive = {.idle_ms = 2000, .interval_ms = 1000, .probes = 3, .unacknowledged_max_ms = 5000},
   };
   rdzv_server *server = NULL;

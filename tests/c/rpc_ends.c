@@ -231,7 +231,7 @@ void failures_of_groups_tell_who_where_and_when(void) {
   rdzv_server *server = start_server(NULL);
   struct failing joining = {.store = connect_store(NULL, rdzv_server_port(server)),
                             .options = options_with_timeout(1500)};
-  struct failing leaving = {.options = options_with_timeout(PATIENCE_MS / 10)};
+  struct failing leaving = {.options = options_with_timeout(PATIENCE_MS / 4)};
   pthread_t threads[2];
   CHECK(pthread_create(&threads[0], NULL, join_alone, &joining) == 0);
   leaving.rpc = join(pair.store, "three", 3, -1, &leaving.options, NULL);
