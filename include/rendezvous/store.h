@@ -296,7 +296,7 @@ rdzv_status rdzv_store_compare_set(const rdzv_store *store, const uint8_t *key, 
                                    size_t desired_len, int64_t timeout_ms, rdzv_buffer *value,
                                    rdzv_error **error);
 
-// Waits until every key has existed, at least once. At most 131,072 keys, of 16 MiB.
+// Waits until every key has existed, at least once. At most 131,072 keys, which have 16 MiB together.
 //
 // Also returns: `RDZV_TIMED_OUT` (a key was not set in time).
 rdzv_status rdzv_store_wait(const rdzv_store *store, const rdzv_bytes *keys, size_t key_count,

@@ -181,12 +181,16 @@ void native_connections_take_their_whole_time(void) {
     options.connect_timeout_ms = 300;
     rdzv_store *store = NULL;
     rdzv_error *details = NULL;
-    const rdzv_status ended = rdzv_store_new_native(NULL, &options, &store, &details);
+    rdzv_status ended = rdzv_store_new_native(NULL, &options, &store, &details);
+    // The time may be up before the last attempt is answered, but seldom.
+    for (int tries = 1; ended != cases[i].status && tries < 5; ++tries) {
+      rdzv_error_free(details);
+      details = NULL;
+      ended = rdzv_store_new_native(NULL, &options, &store, &details);
+    }
     CHECK(info_of(details).elapsed_ms >= 300);
-    // The time may be up while the last attempt has no answer yet.
-    const rdzv_status status = ended == RDZV_TIMED_OUT ? ended : cases[i].status;
     check_failure(__FILE__, __LINE__, "connect", ended, details,
-                  (struct failure){status, "connect", peer_text(peer_port(peer)), "greeting", NULL});
+                  (struct failure){cases[i].status, "connect", peer_text(peer_port(peer)), "greeting", NULL});
     rdzv_error_free(details);
     peer_stop(peer);
   }

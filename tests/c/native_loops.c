@@ -3,7 +3,7 @@
 #include "ops.h"
 #include "tests.h"
 
-// A session that is silent for as long is dead. A busy machine may stop this process for a tenth of it between two requests.
+// Time without a frame after which a session is dead: long enough for a machine that stops this process for a while.
 #define SILENCE_MS 1000
 
 // A session of this name in the loop, which is open.

@@ -233,7 +233,7 @@ static void destroy_own(void *user_data) {
   pthread_mutex_unlock(&own->mutex);
 }
 
-static int is_destroyed(struct own_store *own) {
+static int destroyed_count(struct own_store *own) {
   pthread_mutex_lock(&own->mutex);
   const int destroyed = own->destroyed;
   pthread_mutex_unlock(&own->mutex);
@@ -280,7 +280,7 @@ void own_code_is_a_store(void) {
   rdzv_store_free(twin);
   // The thread of a call that timed out may still have it.
   const long long freed_ms = now_ms();
-  while (is_destroyed(&own) == 0 && now_ms() - freed_ms < PATIENCE_MS) sched_yield();
-  CHECK_NUMBER(is_destroyed(&own), 1);
+  while (destroyed_count(&own) == 0 && now_ms() - freed_ms < PATIENCE_MS) sched_yield();
+  CHECK_NUMBER(destroyed_count(&own), 1);
   rdzv_buffer_free(value);
 }

@@ -24,9 +24,18 @@ pub use server::server;
 
 use crate::entropy::{Entropy, noise};
 use crate::frames;
+use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::rng::Rng;
 use rendezvous_core::store::op::{Key, Keys, Pairs, Request};
 
+/// Limits that short bytes exceed.
+const SMALL: FrameLimits = FrameLimits {
+    key_bytes_max: 8,
+    value_bytes_max: 16,
+    keys_max: 3,
+    all_key_bytes_max: 20,
+    frame_bytes_max: 64,
+};
 const NAMES: [&[u8]; 6] = [b"/a", b"/b", b"/c", b"", b"/a/longer-name", b"/q"];
 const SHORT_NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"q"];
 const VALUES: [&[u8]; 8] = [

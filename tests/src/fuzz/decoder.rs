@@ -1,5 +1,6 @@
 //! Bytes against the wire codec.
 
+use super::SMALL;
 use crate::frames::encoded;
 use rendezvous_core::limits::FrameLimits;
 use rendezvous_core::wire::c10d::{Scan, Scanner, parse_frame};
@@ -10,14 +11,7 @@ use rendezvous_core::wire::c10d::{Scan, Scanner, parse_frame};
 /// # Panics
 /// When that does not hold.
 pub fn decoder(bytes: &[u8]) {
-    let small = FrameLimits {
-        key_bytes_max: 8,
-        value_bytes_max: 16,
-        keys_max: 3,
-        all_key_bytes_max: 20,
-        frame_bytes_max: 64,
-    };
-    for limits in [FrameLimits::default(), small] {
+    for limits in [FrameLimits::default(), SMALL] {
         decode(bytes, &limits);
     }
 }

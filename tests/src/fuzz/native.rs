@@ -1,5 +1,6 @@
 //! Bytes against the codec of the native protocol.
 
+use super::SMALL;
 use super::drawn::{Names, native_request};
 use crate::entropy::{Entropy, noise};
 use crate::frames;
@@ -17,14 +18,7 @@ use rendezvous_core::wire::split::Chunk;
 /// # Panics
 /// When that does not hold.
 pub fn native(bytes: &[u8]) {
-    let small = FrameLimits {
-        key_bytes_max: 8,
-        value_bytes_max: 16,
-        keys_max: 3,
-        all_key_bytes_max: 20,
-        frame_bytes_max: 64,
-    };
-    for limits in [FrameLimits::default(), small] {
+    for limits in [FrameLimits::default(), SMALL] {
         for from in [From::Client, From::Server] {
             let scanned = stream(bytes, from, &limits);
             assert_eq!(split(&[bytes], from, &limits), scanned);
