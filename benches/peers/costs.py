@@ -271,6 +271,29 @@ def long_lists(server: Server) -> dict:
     return others_wait(server, work)
 
 
+def random_keys(server: Server) -> dict:
+    """The same requests for keys at random among a million, and a native MultiGet, and two LeaseAttach of them."""
+    client, native = C10d(server.port), Native(server.port, b"any")
+    client.fill(b"/l/", 1_000_000)
+    keys = [b"/l/%d" % (number * 2654435761 % 1_000_000) for number in range(131_072)]
+    listed = struct.pack("<Q", len(keys)) + b"".join(map(text, keys))
+    for request in (1, 2):
+        native.ask(0x0024, request, struct.pack("<Q", 0))
+        native.frames()
+
+    def work() -> None:
+        client.multi_set(keys)
+        for opcode, answer_bytes in ((5, 1), (6, 1), (10, 8 * len(keys))):
+            client.send(bytes([opcode]) + listed)
+            client.read(answer_bytes)
+        for request, (kind, number, answer) in enumerate([(0x0019, 0, 0x8013), (0x0025, 1, 0x8010), (0x0025, 2, 0x8010)], 3):
+            native.ask(kind, request, struct.pack("<Q", number) + listed)
+            kind, _ = native.frames()
+            assert kind == answer, f"frame {kind:#x}"
+
+    return others_wait(server, work)
+
+
 def ordered_store(server: Server) -> dict:
     """MULTI_SET and WAIT of as many new keys as a request may have, into a million keys that were listed once."""
     native, client = Native(server.port, b"any"), C10d(server.port)
@@ -426,18 +449,35 @@ def arrivals(server: Server) -> dict:
     return others_wait(server, work)
 
 
+def records(writes: list[bytes]) -> bytes:
+    return struct.pack("<Q", len(writes)) + b"".join(struct.pack("<I", len(write)) + write for write in writes)
+
+
 def transaction(server: Server) -> dict:
-    """A transaction that writes 8,000 keys, adds to one, and removes their prefix 8,000 times."""
+    """A transaction that writes 2,000 keys, adds to one, and removes their prefix 2,000 times."""
     native = Native(server.port, b"any")
-
-    def records(writes: list[bytes]) -> bytes:
-        return struct.pack("<Q", len(writes)) + b"".join(struct.pack("<I", len(write)) + write for write in writes)
-
-    writes = [b"\x00" + text(b"/t/%d" % number) + text(b"") for number in range(8_000)]
-    writes += [b"\x03" + text(b"/n") + struct.pack("<q", 1)] + [b"\x02" + text(b"/t/")] * 8_000
+    writes = [b"\x00" + text(b"/t/%d" % number) + text(b"") for number in range(2_000)]
+    writes += [b"\x03" + text(b"/n") + struct.pack("<q", 1)] + [b"\x02" + text(b"/t/")] * 2_000
 
     def work() -> None:
         native.ask(0x0020, 1, records([]) + records(writes) + records([]))
+        kind, _ = native.frames()
+        assert kind == 0x8014, f"frame {kind:#x}"
+
+    return others_wait(server, work)
+
+
+def deletes(server: Server) -> dict:
+    """A transaction that adds to a key and removes 4,095 keys at random from a million that were listed."""
+    client, native = C10d(server.port), Native(server.port, b"any")
+    client.fill(b"/l/", 1_000_000)
+    native.ask(0x001E, 1, text(b"/l/") + text(b"") + struct.pack("<I", 1))
+    native.frames()
+    writes = [b"\x03" + text(b"/n") + struct.pack("<q", 1)]
+    writes += [b"\x01" + text(b"/l/%d" % (number * 2654435761 % 1_000_000)) for number in range(4_095)]
+
+    def work() -> None:
+        native.ask(0x0020, 2, records([]) + records(writes) + records([]))
         kind, _ = native.frames()
         assert kind == 0x8014, f"frame {kind:#x}"
 
@@ -477,9 +517,9 @@ def nested_watches(server: Server) -> dict:
     return others_wait(server, work)
 
 
-ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, ordered_store,
-        barrier_names, full_store, leased_keys, session_end, leases, timeouts, arrivals, transaction, long_queue,
-        nested_watches]
+ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, random_keys,
+        ordered_store, barrier_names, full_store, leased_keys, session_end, leases, timeouts, arrivals, transaction,
+        deletes, long_queue, nested_watches]
 
 
 def main() -> int:

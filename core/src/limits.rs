@@ -101,7 +101,7 @@ impl Default for EngineLimits {
         Self {
             stored_bytes_max: 4 << 30,
             registrations_max: 1 << 23,
-            removed_at_once_max: 1 << 16,
+            removed_at_once_max: 1 << 14,
             waits_per_connection_max: 16,
             registrations_per_connection_max: 1 << 17,
         }
@@ -188,7 +188,7 @@ pub struct ServerLimits {
     pub work_per_input_max: u64,
     /// Maximum number of conditions and writes of one transaction, which is executed in one turn.
     pub txn_parts_max: usize,
-    /// Work after which the further requests of a batch are refused, in the same units.
+    /// Maximum work of a batch with several requests, in the same units. The requests that would exceed it are refused.
     pub batch_work_max: u64,
     /// Time from accept to a complete greeting.
     pub handshake_timeout: Duration,
@@ -213,8 +213,8 @@ impl Default for ServerLimits {
             answer_bytes_max: 1 << 30,
             buffered_bytes_max: 2 << 30,
             work_per_input_max: 5000,
-            txn_parts_max: 16_384,
-            batch_work_max: 400_000,
+            txn_parts_max: 4096,
+            batch_work_max: 100_000,
             handshake_timeout: Duration::from_secs(30),
             frame_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(300),

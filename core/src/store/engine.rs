@@ -6,6 +6,7 @@
 //! wakes no waiter; a waiter that a queue push released is removed from that queue's list; a WAIT on a non-empty
 //! queue and a missing key is released when the key is set.
 
+mod ahead;
 mod distinct;
 mod fences;
 mod growth;
@@ -34,7 +35,6 @@ use crate::prelude::*;
 use crate::store::number;
 use crate::store::op::{Key, Keys, Pairs, Request};
 use core::cell::Cell;
-use distinct::growth;
 use fences::Fences;
 use native::Extras;
 use slot::{NONE, SlotId};
@@ -235,9 +235,7 @@ impl Engine {
     /// Counts the waits that a request has ended: as many as there were `before`, less those that are left.
     #[inline]
     fn count_ended_waits(&self, before: usize) {
-        let ended = (before - self.waits.registrations()) as u64;
-        self.count_work(ended);
-        self.work_for_others.set(self.work_for_others.get() + ended);
+        self.count_work_for_others((before - self.waits.registrations()) as u64);
     }
 
     /// Returns the number of table entries that keys, queues and waiters occupy; 0 for an empty store.
@@ -283,8 +281,11 @@ impl Engine {
                 self.found.clear();
                 self.found.shrink_to(FOUND_KEPT.max(keys.len()));
                 self.found.reserve(keys.len());
-                let ids = keys.iter().map(|key| slots.find(contiguous_key(key, joined)));
-                self.found.extend(ids.map(|id| id.unwrap_or(NONE)));
+                let mut ahead = keys.iter();
+                for (number, key) in keys.iter().enumerate() {
+                    slots.read_ahead(number, &mut || ahead.next());
+                    self.found.push(slots.find(contiguous_key(key, joined)).unwrap_or(NONE));
+                }
                 let values = Values { slots, found: &self.found };
                 return Ok(Applied { answer: Answer::Values(values), released: &self.released });
             }
@@ -343,19 +344,19 @@ impl Engine {
     pub fn free_some(&mut self, count_max: usize) {
         self.free_waits(count_max);
         let freed = self.slots.free_some(count_max.saturating_mul(PAGE_BYTES)) / PAGE_BYTES;
-        self.count_work_for_others(freed);
+        self.count_work_for_others(freed as u64);
     }
 
     fn free_waits(&mut self, count_max: usize) {
         let before = self.waits.registrations();
         self.waits.free_some(count_max, &mut self.slots);
-        self.count_work_for_others(2 * (before - self.waits.registrations()));
+        self.count_work_for_others(2 * (before - self.waits.registrations()) as u64);
     }
 
     /// Counts work that is not that of the connection which is served.
-    fn count_work_for_others(&self, work: usize) {
-        self.count_work(work as u64);
-        self.work_for_others.set(self.work_for_others.get() + work as u64);
+    fn count_work_for_others(&self, work: u64) {
+        self.count_work(work);
+        self.work_for_others.set(self.work_for_others.get() + work);
     }
 
     /// Checks the capacity for a wait for so many keys.
@@ -382,14 +383,16 @@ impl Engine {
         let gross = pairs.iter().map(|(key, value)| cost(key, value.len())).sum();
         if self.check_capacity(gross).is_err() {
             self.count_work(pairs.len() as u64);
-            let slots = &self.slots;
             let mut list = pairs.iter().map(|(key, value)| (key, value.len()));
-            let more = growth(slots.hasher(), &mut self.joined, &mut list, &|hash, name| {
-                slots.find_hashed(name, hash).map(|slot| slots[slot].value.len())
-            });
+            let mut ahead = pairs.iter().map(|(key, _)| key);
+            let more = self.slots.growth(&mut list, &mut || ahead.next(), &|slot| slot.value.len());
             self.check_growth(more.bytes)?;
         }
-        pairs.iter().for_each(|(key, value)| self.set_unchecked(key, value));
+        let mut ahead = pairs.iter().map(|(key, _)| key);
+        for (number, (key, value)) in pairs.iter().enumerate() {
+            self.slots.read_ahead(number, &mut || ahead.next());
+            self.set_unchecked(key, value);
+        }
         Ok(Answer::Nothing)
     }
 
@@ -464,6 +467,8 @@ impl Engine {
         if matches!(self.slots[slot].value, Value::Absent) {
             return Answer::Number(0);
         }
+        // A removal in steps counts its keys itself.
+        self.count_work(self.slots.removal_work());
         self.clear(slot);
         Answer::Number(1)
     }
@@ -477,12 +482,19 @@ impl Engine {
     }
 
     fn check(&mut self, keys: Keys<'_>) -> Readiness {
-        for key in keys.iter() {
+        if self.first_missing(keys).is_none() { Readiness::Ready } else { Readiness::NotReady }
+    }
+
+    /// Returns the position of the first key that has neither a value nor a queued item.
+    fn first_missing(&mut self, keys: Keys<'_>) -> Option<usize> {
+        let mut ahead = keys.iter();
+        for (number, key) in keys.iter().enumerate() {
+            self.slots.read_ahead(number, &mut || ahead.next());
             if !self.slots.is_ready(contiguous_key(key, &mut self.joined)) {
-                return Readiness::NotReady;
+                return Some(number);
             }
         }
-        Readiness::Ready
+        None
     }
 
     fn wait(&mut self, waiter: WaiterId, keys: Keys<'_>) -> Result<Answer<'static>, ApplyError> {
@@ -490,34 +502,28 @@ impl Engine {
             WaiterId::Conn(_) => WaitKind::Item,
             WaiterId::Request(_) => WaitKind::Presence,
         };
-        let mut wait = None;
-        for key in keys.iter() {
-            let id = match wait {
-                Some(id) => id,
-                None if self.slots.is_ready(contiguous_key(key, &mut self.joined)) => continue,
-                None => {
-                    // It frees what has ended, so it comes before the growth is computed.
-                    self.check_waits(waiter, keys.len())?;
-                    let gross = keys.iter().map(|key| cost(key, 0)).sum();
-                    if self.check_capacity(gross).is_err() {
-                        self.count_work(keys.len() as u64);
-                        let slots = &self.slots;
-                        let mut list = keys.iter().map(|key| (key, 0));
-                        // Keys that are in the table keep their values.
-                        let more = growth(slots.hasher(), &mut self.joined, &mut list, &|hash, name| {
-                            slots.find_hashed(name, hash).map(|_| 0)
-                        });
-                        self.check_growth(more.bytes)?;
-                    }
-                    *wait.insert(self.waits.open(waiter, kind))
-                }
-            };
+        let Some(first) = self.first_missing(keys) else { return Ok(Answer::Released) };
+        // It frees what has ended, so it comes before the growth is computed.
+        self.check_waits(waiter, keys.len())?;
+        let gross = keys.iter().map(|key| cost(key, 0)).sum();
+        if self.check_capacity(gross).is_err() {
+            self.count_work(keys.len() as u64);
+            // Keys that are in the table keep their values.
+            let mut ahead = keys.iter();
+            let mut list = keys.iter().map(|key| (key, 0));
+            let more = self.slots.growth(&mut list, &mut || ahead.next(), &|_| 0);
+            self.check_growth(more.bytes)?;
+        }
+        let wait = self.waits.open(waiter, kind);
+        let mut ahead = keys.iter().skip(first);
+        for (number, key) in keys.iter().skip(first).enumerate() {
+            self.slots.read_ahead(number, &mut || ahead.next());
             let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
-            if !self.slots[slot].is_ready() && !self.waits.is_registered(id, slot, &self.slots) {
-                self.waits.register(id, slot, &mut self.slots);
+            if !self.slots[slot].is_ready() && !self.waits.is_registered(wait, slot, &self.slots) {
+                self.waits.register(wait, slot, &mut self.slots);
             }
         }
-        Ok(if wait.is_some() { Answer::Parked } else { Answer::Released })
+        Ok(Answer::Parked)
     }
 
     fn barrier(
@@ -678,7 +684,7 @@ const FREED_FOR_CAPACITY: usize = 64 * FREED_AT_ONCE;
 
 /// Returns the work of a request, as far as the request itself shows it; copying its bytes is not counted.
 #[inline]
-fn work_of(request: &Request<'_>) -> u64 {
+pub fn work_of(request: &Request<'_>) -> u64 {
     match request {
         Request::Check { keys } | Request::Wait { keys } | Request::MultiGet { keys } => keys.len() as u64,
         Request::MultiSet { pairs } => 3 * pairs.len() as u64,

@@ -163,14 +163,35 @@ impl<'a> Keys<'a> {
     }
 
     /// Returns the keys in order.
-    pub fn iter(&self) -> impl Iterator<Item = Key<'a>> + use<'a> {
-        let (scope, items, mut packed) = match self.list {
+    pub fn iter(&self) -> KeyIter<'a> {
+        let (scope, items, packed) = match self.list {
             List::Packed { scope, bytes, .. } => (scope, &[][..], bytes),
             List::Slice { scope, items } => (scope, items, &[][..]),
         };
-        let unpack = core::iter::from_fn(move || Some(Key::scoped(scope, split_packed(&mut packed)?)));
-        let listed = items.iter().map(move |name| Key::scoped(scope, name)).chain(unpack);
-        self.has_one.then_some(self.one).into_iter().chain(listed)
+        KeyIter { one: self.has_one.then_some(self.one), scope, items: items.iter(), packed }
+    }
+}
+
+/// Iterator over the keys of a list.
+#[derive(Clone, Debug)]
+pub struct KeyIter<'a> {
+    one: Option<Key<'a>>,
+    scope: &'a [u8],
+    items: core::slice::Iter<'a, &'a [u8]>,
+    packed: &'a [u8],
+}
+
+impl<'a> Iterator for KeyIter<'a> {
+    type Item = Key<'a>;
+
+    // It is called in many places, and its code exists once.
+    #[inline(never)]
+    fn next(&mut self) -> Option<Key<'a>> {
+        if let Some(one) = self.one.take() {
+            return Some(one);
+        }
+        let name = self.items.next().copied().or_else(|| split_packed(&mut self.packed))?;
+        Some(Key::scoped(self.scope, name))
     }
 }
 

@@ -39,3 +39,15 @@ pub enum Write<'a> {
     /// Appends bytes to a value.
     Append { key: Key<'a>, value: &'a [u8] },
 }
+
+impl<'a> Write<'a> {
+    /// Returns the key that it concerns, or the prefix.
+    pub const fn key(&self) -> Key<'a> {
+        let (Self::Set { key, .. }
+        | Self::Delete { key }
+        | Self::DeletePrefix { prefix: key }
+        | Self::Add { key, .. }
+        | Self::Append { key, .. }) = *self;
+        key
+    }
+}

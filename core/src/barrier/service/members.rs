@@ -61,10 +61,11 @@ impl Members {
             if name.len() > limits.name_bytes_max {
                 return Err(Refusal::TooLong { length: name.len(), limit: limits.name_bytes_max });
             }
-            if listed.find(&name, hasher).is_some() {
+            let hash = hasher.of(&name);
+            if listed.find_hashed(&name, hash).is_some() {
                 return Err(Refusal::Invalid("a name is listed twice"));
             }
-            listed.insert(&name, hasher);
+            listed.insert_hashed(&name, hash);
         }
         Ok(listed)
     }
@@ -136,15 +137,23 @@ impl Members {
     pub(super) fn find(&self, name: &[u8], hasher: &KeyHash) -> Option<MemberId> {
         #[cfg(test)]
         self.looked_at.set(self.looked_at.get() + 1);
-        let found = self.index.find(hasher.of(name), |id| *self.members[id as usize].name == *name);
+        self.find_hashed(name, hasher.of(name))
+    }
+
+    fn find_hashed(&self, name: &[u8], hash: u64) -> Option<MemberId> {
+        let found = self.index.find(hash, |id| *self.members[id as usize].name == *name);
         found.map(|id| id as usize)
     }
 
     /// Adds a name that is not there yet.
     pub(super) fn insert(&mut self, name: &[u8], hasher: &KeyHash) -> MemberId {
+        self.insert_hashed(name, hasher.of(name))
+    }
+
+    fn insert_hashed(&mut self, name: &[u8], hash: u64) -> MemberId {
         let member = Member { name: name.into(), arrival: None, until: None, last_seen_generation: 0 };
         let id = self.members.insert(member);
-        self.index.insert(hasher.of(name), id_of(id));
+        self.index.insert(hash, id_of(id));
         self.name_bytes += name.len() as u64;
         id
     }

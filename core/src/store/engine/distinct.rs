@@ -15,26 +15,29 @@ pub(super) struct Growth {
     pub(super) bytes: u64,
 }
 
-/// Returns what keys with values of these lengths add to a table. The last value of a key counts. `held` finds the length
-/// of a key's value in the table by the key's hash and name.
+/// Finds the length of a key's value in a table by the key's position in a list, its hash and its name.
+pub(super) type Held<'h> = dyn FnMut(usize, u64, &[u8]) -> Option<usize> + 'h;
+
+/// Returns what keys with values of these lengths add to a table. The last value of a key counts.
 #[cold]
 pub(super) fn growth<'k>(
     hasher: KeyHash,
-    joined: &mut Vec<u8>,
     list: &mut dyn Iterator<Item = (Key<'k>, usize)>,
-    held: &dyn Fn(u64, &[u8]) -> Option<usize>,
+    held: &mut Held<'_>,
 ) -> Growth {
     let (mut index, mut distinct) = (HashIndex::new(), Vec::<(Key<'k>, usize)>::new());
     let (mut keys, mut more, mut less) = (0, 0, 0);
-    for (key, length) in list {
-        let name = contiguous_key(key, joined);
+    let mut joined = Vec::new();
+    for (number, (key, length)) in list.enumerate() {
+        let name = contiguous_key(key, &mut joined);
         let hash = hasher.of(name);
+        let in_table = held(number, hash, name);
         let earlier = match index.find(hash, |id| distinct[id as usize].0 == key) {
             Some(id) => core::mem::replace(&mut distinct[id as usize].1, length),
             None => {
                 index.insert(hash, id_of(distinct.len()));
                 distinct.push((key, length));
-                held(hash, name).unwrap_or_else(|| {
+                in_table.unwrap_or_else(|| {
                     keys += 1;
                     more += cost(key, 0);
                     0

@@ -65,10 +65,12 @@ impl Engine {
     #[cold]
     pub(super) fn check_growth_of<'w>(
         &mut self,
-        writes: impl Iterator<Item = Write<'w>>,
+        writes: impl Iterator<Item = Write<'w>> + Clone,
     ) -> Result<(), (ApplyError, Option<Key<'w>>)> {
         let (mut plan, mut growth) = (Plan::default(), 0);
-        for write in writes {
+        let mut ahead = writes.clone().map(|write| write.key());
+        for (number, write) in writes.enumerate() {
+            self.slots.read_ahead(number, &mut || ahead.next());
             self.count_work(1);
             growth += self.plan(&mut plan, &write)?;
         }

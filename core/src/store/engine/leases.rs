@@ -1,12 +1,13 @@
 //! Leases: groups of keys that are removed together, and their expiry.
 
+use super::ahead::read_ahead;
 use super::distinct::{Growth, growth};
 use crate::hash_index::{HashIndex, id_of};
 use crate::key_hash::KeyHash;
 use crate::limits::{HistoryLimits, KEY_COST_BYTES};
 use crate::ordered::{Map, Set, numbers};
 use crate::prelude::*;
-use crate::store::op::Keys;
+use crate::store::op::{Key, Keys};
 
 /// Id of a lease of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,10 +113,19 @@ impl Leases {
     }
 
     /// Returns what keys add to those that are attached.
-    pub(super) fn growth_of(&self, keys: Keys<'_>, joined: &mut Vec<u8>) -> Growth {
-        growth(self.hasher, joined, &mut keys.iter().map(|key| (key, 0)), &|hash, name| {
+    pub(super) fn growth_of(&self, keys: Keys<'_>) -> Growth {
+        let mut ahead = keys.iter();
+        growth(self.hasher, &mut keys.iter().map(|key| (key, 0)), &mut |number, hash, name| {
+            self.read_ahead(number, &mut || ahead.next());
             self.find(hash, name).map(|_| 0)
         })
+    }
+
+    /// Reads ahead for the lookup of key `number` of a list and those after it, which `ahead` returns.
+    pub(super) fn read_ahead<'k>(&self, number: usize, ahead: &mut dyn FnMut() -> Option<Key<'k>>) {
+        read_ahead(number, ahead, self.hasher, &|_| &self.index, &|id| {
+            [&*self.attached[id as usize].key, b""]
+        });
     }
 
     pub(super) fn is_attached(&self, key: &[u8]) -> bool {
@@ -129,15 +139,22 @@ impl Leases {
     /// Attaches a key to a lease, and to no other one.
     pub(super) fn attach(&mut self, id: LeaseId, key: &[u8]) {
         let hash = self.hasher.of(key);
-        if let Some(position) = self.find(hash, key) {
-            if self.attached[position as usize].lease == id {
+        let found = self.find(hash, key);
+        if let Some(at) = found {
+            if self.attached[at as usize].lease == id {
                 return;
             }
-            self.remove(position);
+            self.take_from_lease(at);
         }
+        let of_all = found.unwrap_or_else(|| id_of(self.attached.len()));
         let Ok(lease) = live(self.leases.get_mut(id), id) else { return };
-        let (of_all, of_lease) = (id_of(self.attached.len()), id_of(lease.keys.len()));
+        let of_lease = id_of(lease.keys.len());
         lease.keys.push(of_all);
+        if let Some(at) = found {
+            let attached = &mut self.attached[at as usize];
+            (attached.lease, attached.position) = (id, of_lease);
+            return;
+        }
         self.attached.push(Attached { key: key.into(), lease: id, position: of_lease });
         self.index.insert(hash, of_all);
         self.bytes += cost(key.len());
@@ -151,8 +168,8 @@ impl Leases {
         }
     }
 
-    /// Detaches the key at this position of [`Leases::attached`]. The last key moves there.
-    fn remove(&mut self, at: u32) -> Box<[u8]> {
+    /// Removes the key at this position of [`Leases::attached`] from the list of its lease.
+    fn take_from_lease(&mut self, at: u32) {
         let Attached { lease, position, .. } = self.attached[at as usize];
         if let Some(lease) = self.leases.get_mut(lease) {
             lease.keys.swap_remove(position as usize);
@@ -161,6 +178,11 @@ impl Leases {
             }
             shrink_if_sparse(&mut lease.keys);
         }
+    }
+
+    /// Detaches the key at this position of [`Leases::attached`]. The last key moves there.
+    fn remove(&mut self, at: u32) -> Box<[u8]> {
+        self.take_from_lease(at);
         let removed = self.attached.swap_remove(at as usize).key;
         self.index.remove(self.hasher.of(&removed), at);
         if let Some(Attached { key, lease, position }) = self.attached.get(at as usize) {

@@ -139,6 +139,24 @@ impl Engine {
         (!matches!(slot.value, Value::Absent)).then(|| (slot.revision, slot.value.as_ref()))
     }
 
+    /// Passes the results of [`Engine::find`] for several keys to `visit`, in order. Ends when it returns false, and then
+    /// returns false.
+    pub fn find_each<'e>(
+        &'e self,
+        keys: Keys<'_>,
+        mut visit: impl FnMut(Option<(u64, ValueRef<'e>)>) -> bool,
+    ) -> bool {
+        let (mut joined, mut ahead) = (Vec::new(), keys.iter());
+        for (number, key) in keys.iter().enumerate() {
+            self.slots.read_ahead(number, &mut || ahead.next());
+            let found = self.find(contiguous_key(key, &mut joined));
+            if !visit(found) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Returns the keys that begin with `prefix`, in byte order. It looks at all keys; [`Engine::list_some`] does not.
     pub fn keys_with_prefix(&self, prefix: &[u8]) -> Vec<&[u8]> {
         let mut keys: Vec<&[u8]> = self.slots.present_keys().filter(|key| key.starts_with(prefix)).collect();
@@ -331,10 +349,16 @@ impl Engine {
             | Request::Barrier { key, .. } => self.check_fence(key),
             Request::MultiSet { pairs } => pairs.iter().try_for_each(|(key, _)| self.check_fence(key)),
             // A fenced key that does not exist can never be set.
-            Request::Wait { keys } => keys.iter().try_for_each(|key| {
-                let is_there = self.slots.is_ready(contiguous_key(key, &mut self.joined));
-                if is_there { Ok(()) } else { self.check_fence(key) }
-            }),
+            Request::Wait { keys } => {
+                let mut ahead = keys.iter();
+                for (number, key) in keys.iter().enumerate() {
+                    self.slots.read_ahead(number, &mut || ahead.next());
+                    if !self.slots.is_ready(contiguous_key(key, &mut self.joined)) {
+                        self.check_fence(key)?;
+                    }
+                }
+                Ok(())
+            }
             Request::Get { .. }
             | Request::Check { .. }
             | Request::NumKeys
@@ -438,14 +462,16 @@ impl Engine {
         extras.leases.check_live(lease)?;
         if is_full || !extras.leases.has_capacity(more.keys, &extras.limits) {
             // Some of the keys may be attached already, or be given twice.
-            more = extras.leases.growth_of(keys, &mut self.joined);
+            more = extras.leases.growth_of(keys);
         }
         if !extras.leases.has_capacity(more.keys, &extras.limits) {
             return Err(LeaseError::TooMany(extras.limits.leased_keys_max));
         }
         self.check_growth(more.bytes).map_err(|_| LeaseError::Full(self.limits.stored_bytes_max))?;
         let Some(extras) = &mut self.extras else { return Ok(()) };
-        for key in keys.iter() {
+        let mut ahead = keys.iter();
+        for (number, key) in keys.iter().enumerate() {
+            extras.leases.read_ahead(number, &mut || ahead.next());
             extras.leases.attach(lease, contiguous_key(key, &mut self.joined));
         }
         self.leased_bytes = extras.leases.bytes();
@@ -512,12 +538,16 @@ impl Engine {
     /// one key.
     pub fn txn<'w>(
         &mut self,
-        compares: impl Iterator<Item = Compare<'w>>,
+        compares: impl Iterator<Item = Compare<'w>> + Clone,
         then: impl Iterator<Item = Write<'w>> + Clone,
         otherwise: impl Iterator<Item = Write<'w>> + Clone,
     ) -> Result<TxnApplied<'_>, (ApplyError, Option<Key<'w>>)> {
         self.released.clear();
-        let holds = { compares }.all(|compare| self.holds(&compare));
+        let mut ahead = compares.clone().map(|compare| compare.key);
+        let holds = compares.enumerate().all(|(number, compare)| {
+            self.slots.read_ahead(number, &mut || ahead.next());
+            self.holds(&compare)
+        });
         if holds {
             self.write_all(then)?
         } else {
@@ -559,11 +589,7 @@ impl Engine {
     ) -> Result<(), (ApplyError, Option<Key<'w>>)> {
         if self.fences.is_some() {
             writes.clone().try_for_each(|write| {
-                let (Write::Set { key, .. }
-                | Write::Delete { key }
-                | Write::DeletePrefix { prefix: key }
-                | Write::Add { key, .. }
-                | Write::Append { key, .. }) = write;
+                let key = write.key();
                 self.check_fence(key).map_err(|error| (error, Some(key)))
             })?;
         }
@@ -579,7 +605,9 @@ impl Engine {
         if !has_capacity || writes.clone().any(|write| matches!(write, Write::Add { .. })) {
             self.check_growth_of(writes.clone())?;
         }
-        for write in writes {
+        let mut ahead = writes.clone().map(|write| write.key());
+        for (number, write) in writes.enumerate() {
+            self.slots.read_ahead(number, &mut || ahead.next());
             match write {
                 Write::Set { key, value } => self.set_unchecked(key, value),
                 Write::Delete { key } => drop(self.delete(key)),

@@ -19,7 +19,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Returns the work of an insertion: more for many chunks, because the keys that it looks at are then rarely in the
+    /// Returns the work of an insertion or removal: more for many chunks, because the keys that it looks at are then rarely in the
     /// processor's cache.
     pub(super) fn work(&self) -> u64 {
         3 + u64::from((self.chunks.len() | 1).ilog2().saturating_sub(6))
@@ -27,14 +27,14 @@ impl Order {
 
     /// Inserts a slot with a new key.
     #[inline(never)]
-    pub(super) fn insert<'k>(&mut self, id: SlotId, key_of: impl Fn(SlotId) -> &'k [u8]) {
+    pub(super) fn insert<'k>(&mut self, id: SlotId, key_of: &dyn Fn(SlotId) -> &'k [u8]) {
         let key = key_of(id);
         let last = self.chunks.len().saturating_sub(1);
-        let mut index = self.chunk_from(Bound::Included(key), &key_of).min(last);
+        let mut index = self.chunk_from(Bound::Included(key), key_of).min(last);
         if self.chunks.is_empty() {
             self.chunks.push(Vec::new());
         }
-        let mut at = position_in(&self.chunks[index], Bound::Included(key), &key_of);
+        let mut at = position_in(&self.chunks[index], Bound::Included(key), key_of);
         let length = self.chunks[index].len();
         if length >= CHUNK_MAX {
             // Keys that are inserted in order leave full chunks.
@@ -50,11 +50,11 @@ impl Order {
     }
 
     /// Removes a slot; its key must still be readable.
-    pub(super) fn remove<'k>(&mut self, id: SlotId, key_of: impl Fn(SlotId) -> &'k [u8]) {
+    pub(super) fn remove<'k>(&mut self, id: SlotId, key_of: &dyn Fn(SlotId) -> &'k [u8]) {
         let key = key_of(id);
-        let index = self.chunk_from(Bound::Included(key), &key_of);
+        let index = self.chunk_from(Bound::Included(key), key_of);
         let Some(chunk) = self.chunks.get_mut(index) else { return };
-        let at = position_in(chunk, Bound::Included(key), &key_of);
+        let at = position_in(chunk, Bound::Included(key), key_of);
         debug_assert_eq!(chunk.get(at), Some(&id), "each slot is in the index once");
         chunk.remove(at);
         if chunk.is_empty() {
@@ -81,27 +81,27 @@ impl Order {
     }
 
     /// Returns the slots from a key on, in order.
-    pub(super) fn range<'k>(
-        &self,
+    pub(super) fn range<'o, 'k>(
+        &'o self,
         from: Bound<&[u8]>,
-        key_of: impl Fn(SlotId) -> &'k [u8],
-    ) -> impl Iterator<Item = SlotId> {
-        let index = self.chunk_from(from, &key_of);
-        let at = self.chunks.get(index).map_or(0, |chunk| position_in(chunk, from, &key_of));
+        key_of: &dyn Fn(SlotId) -> &'k [u8],
+    ) -> impl Iterator<Item = SlotId> + use<'o, 'k> {
+        let index = self.chunk_from(from, key_of);
+        let at = self.chunks.get(index).map_or(0, |chunk| position_in(chunk, from, key_of));
         let first = self.chunks.get(index).map_or(&[][..], |chunk| &chunk[at..]);
         let others = self.chunks.get(index + 1..).unwrap_or_default();
         first.iter().chain(others.iter().flatten()).copied()
     }
 
     /// Returns the index of the first chunk that has a key at or after `from`.
-    fn chunk_from<'k>(&self, from: Bound<&[u8]>, key_of: &impl Fn(SlotId) -> &'k [u8]) -> usize {
+    fn chunk_from<'k>(&self, from: Bound<&[u8]>, key_of: &dyn Fn(SlotId) -> &'k [u8]) -> usize {
         let is_before = |chunk: &Vec<SlotId>| chunk.last().is_some_and(|&id| precedes(key_of(id), from));
         self.chunks.partition_point(is_before)
     }
 }
 
 /// Returns the position of the first key of a chunk at or after `from`.
-fn position_in<'k>(chunk: &[SlotId], from: Bound<&[u8]>, key_of: &impl Fn(SlotId) -> &'k [u8]) -> usize {
+fn position_in<'k>(chunk: &[SlotId], from: Bound<&[u8]>, key_of: &dyn Fn(SlotId) -> &'k [u8]) -> usize {
     chunk.partition_point(|&id| precedes(key_of(id), from))
 }
 
@@ -139,11 +139,11 @@ mod tests {
             let grows = rng.below(100) < if step < 15_000 { 70 } else { 30 };
             match (grows, tree.contains(&(key_of(id), id))) {
                 (true, false) => {
-                    order.insert(id, key_of);
+                    order.insert(id, &key_of);
                     tree.insert((key_of(id), id));
                 }
                 (false, true) => {
-                    order.remove(id, key_of);
+                    order.remove(id, &key_of);
                     tree.remove(&(key_of(id), id));
                 }
                 _ => {}
@@ -151,15 +151,15 @@ mod tests {
             if step % 500 == 0 {
                 let from = key_of(id);
                 let following = tree.iter().filter(|&&(key, _)| key > from).map(|&(_, id)| id);
-                assert!(order.range(Bound::Excluded(from), key_of).eq(following), "{step}");
+                assert!(order.range(Bound::Excluded(from), &key_of).eq(following), "{step}");
                 let on = tree.iter().filter(|&&(key, _)| key >= from).map(|&(_, id)| id);
-                assert!(order.range(Bound::Included(from), key_of).eq(on), "{step}");
-                assert!(order.range(Bound::Unbounded, key_of).eq(tree.iter().map(|&(_, id)| id)), "{step}");
+                assert!(order.range(Bound::Included(from), &key_of).eq(on), "{step}");
+                assert!(order.range(Bound::Unbounded, &key_of).eq(tree.iter().map(|&(_, id)| id)), "{step}");
                 assert!(order.chunks.iter().all(|chunk| (1..=CHUNK_MAX).contains(&chunk.len())));
             }
         }
         for (_, id) in core::mem::take(&mut tree) {
-            order.remove(id, key_of);
+            order.remove(id, &key_of);
         }
         assert!(order.chunks.is_empty() && order.chunks.capacity() <= 4);
     }
@@ -172,11 +172,11 @@ mod tests {
         sorted.sort_unstable_by_key(|&id| key_of(id));
         let places = |order: &Order| order.chunks.iter().map(Vec::capacity).sum::<usize>();
         let (mut in_order, mut at_random) = (Order::default(), Order::default());
-        sorted.iter().for_each(|&id| in_order.insert(id, key_of));
-        (0..50_000).for_each(|id| at_random.insert(id, key_of));
+        sorted.iter().for_each(|&id| in_order.insert(id, &key_of));
+        (0..50_000).for_each(|id| at_random.insert(id, &key_of));
         assert!(places(&in_order) < 51_000, "{} places for names in order", places(&in_order));
         assert!(places(&at_random) < 100_000, "{} places for names at random", places(&at_random));
-        sorted.iter().filter(|&&id| id % 100 != 0).for_each(|&id| at_random.remove(id, key_of));
+        sorted.iter().filter(|&&id| id % 100 != 0).for_each(|&id| at_random.remove(id, &key_of));
         let most = 500 * CHUNK_MAX / CHUNK_MIN * 8;
         assert!(places(&at_random) < most, "{} places for 500 names", places(&at_random));
     }
@@ -190,13 +190,13 @@ mod tests {
             names[id as usize].as_bytes()
         };
         let mut order = Order::default();
-        (0..49_999).for_each(|id| order.insert(id, key_of));
+        (0..49_999).for_each(|id| order.insert(id, &key_of));
         looks.set(0);
-        assert_eq!(order.range(Bound::Included(b"8"), key_of).take(100).count(), 100);
+        assert_eq!(order.range(Bound::Included(b"8"), &key_of).take(100).count(), 100);
         assert!(looks.take() < 40, "two searches by halves");
-        order.insert(49_999, key_of);
+        order.insert(49_999, &key_of);
         assert!(looks.take() < 40, "the same");
-        order.remove(49_999, key_of);
+        order.remove(49_999, &key_of);
         assert!(looks.take() < 40, "the same");
     }
 }

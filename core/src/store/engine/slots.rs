@@ -1,5 +1,7 @@
 //! Table of the keys: a request finds the value, queue and waiters of a key with one lookup.
 
+use super::ahead::read_ahead;
+use super::distinct::{Growth, growth};
 use super::order::Order;
 use super::slot::{Slot, SlotId, WaitList};
 use super::value::Value;
@@ -8,9 +10,11 @@ use crate::key_hash::KeyHash;
 use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
 use crate::prelude::*;
 use crate::shared::{Chunk, Meter};
+use crate::store::op::Key;
 use crate::store::value_ref::ValueRef;
 use alloc::collections::VecDeque;
 use core::cell::Cell;
+use core::hint::black_box;
 use core::ops::{Bound, Index, IndexMut, Range};
 use slab::Slab;
 
@@ -25,7 +29,7 @@ const TABLES: usize = 16;
 const FREED_AT_ONCE_BYTES: u64 = 256 << 10;
 
 /// Work after which a request puts no more of its new slots in key order. They wait for [`Slots::order_some`].
-const ORDER_WORK_MAX: u64 = 5000;
+const ORDER_WORK_MAX: u64 = 1000;
 
 /// Returns the table for a key with this hash.
 const fn table_of(hash: u64) -> usize {
@@ -112,6 +116,33 @@ impl Slots {
         self.index[table_of(hash)].find(hash, |id| *self[id].key == *key)
     }
 
+    /// Reads ahead for the lookup of key `number` of a list and those after it, which `ahead` returns.
+    pub(super) fn read_ahead<'k>(&self, number: usize, ahead: &mut dyn FnMut() -> Option<Key<'k>>) {
+        let parts_of = |id| {
+            let slot = &self[id];
+            let value = if let Value::Bytes(bytes) = &slot.value { &bytes[..] } else { b"" };
+            // A slot is longer than what the cache reads at once.
+            black_box(slot.revision);
+            [&*slot.key, value]
+        };
+        read_ahead(number, ahead, self.hasher, &|hash| &self.index[table_of(hash)], &parts_of);
+    }
+
+    /// Returns what keys with values of these lengths add to the table. `ahead` returns the keys alone, and
+    /// `length_of` the length of what a slot has, as far as that counts.
+    #[cold]
+    pub(super) fn growth<'k>(
+        &self,
+        list: &mut dyn Iterator<Item = (Key<'k>, usize)>,
+        ahead: &mut dyn FnMut() -> Option<Key<'k>>,
+        length_of: &dyn Fn(&Slot) -> usize,
+    ) -> Growth {
+        growth(self.hasher, list, &mut |number, hash, key| {
+            self.read_ahead(number, ahead);
+            self.find_hashed(key, hash).map(|id| length_of(&self[id]))
+        })
+    }
+
     #[inline]
     pub(super) fn find_or_insert(&mut self, key: &[u8]) -> SlotId {
         let hash = self.hasher.of(key);
@@ -139,7 +170,7 @@ impl Slots {
             if *self.order_work.get_mut() < ORDER_WORK_MAX {
                 *self.order_work.get_mut() += order.work();
                 let slots = &self.slots;
-                order.insert(id, |id| &slots[id as usize].key);
+                order.insert(id, &|id| &slots[id as usize].key);
             } else {
                 self.unordered.push(id);
             }
@@ -162,7 +193,7 @@ impl Slots {
             && let Some(order) = &mut self.order
         {
             let slots = &self.slots;
-            order.remove(id, |id| &slots[id as usize].key);
+            order.remove(id, &|id| &slots[id as usize].key);
         }
         self.stored_bytes -= self.slots.remove(id as usize).key.len() as u64 + KEY_COST_BYTES;
         if is_short {
@@ -291,7 +322,7 @@ impl Slots {
             let Some(id) = unordered.pop() else { break };
             *order_work.get_mut() += order.work();
             if slots.contains(id as usize) {
-                order.insert(id, |id| &slots[id as usize].key);
+                order.insert(id, &|id| &slots[id as usize].key);
             }
         }
         unordered.is_empty()
@@ -310,6 +341,11 @@ impl Slots {
     /// Returns the number of slots that were added since the order was made, and are not in it.
     pub(super) fn added_unordered(&self) -> usize {
         self.unordered.later.len()
+    }
+
+    /// Returns the work of removing a slot from those in order.
+    pub(super) fn removal_work(&self) -> u64 {
+        self.order.as_ref().map_or(0, Order::work)
     }
 
     /// Returns the work for the order since the last call.
@@ -392,7 +428,7 @@ pub(super) struct Ordered<'s>(&'s Slots);
 impl<'s> Ordered<'s> {
     fn from(self, from: Bound<&[u8]>) -> impl Iterator<Item = SlotId> + use<'s, '_> {
         let Self(slots) = self;
-        slots.order.iter().flat_map(move |order| order.range(from, |id| &*slots[id].key))
+        slots.order.iter().flat_map(move |order| order.range(from, &|id| &*slots[id].key))
     }
 
     /// Returns the number of queued items of a slot.

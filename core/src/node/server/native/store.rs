@@ -7,7 +7,7 @@ use crate::ids::WaiterId;
 use crate::node::server::event::CloseReason;
 use crate::prelude::*;
 use crate::session::table::SessionId;
-use crate::store::engine::{Answer, ApplyError, Engine, KeptValue, PrefixRemoved, Stale, ValueRef};
+use crate::store::engine::{Answer, ApplyError, Engine, KeptValue, PrefixRemoved, Stale, ValueRef, work_of};
 use crate::store::op::{Key, Keys, Request};
 use crate::wire::native::{Batched, ClientFrame, Fault, FaultCode, Found, List, Message, ServerFrame};
 use alloc::borrow::Cow;
@@ -96,8 +96,14 @@ impl Native {
     ) {
         let (mut outcomes, mut budget) = (Vec::new(), context.limits.frame.frame_bytes_max / 2);
         let (before, work_max) = (context.work_so_far(), context.limits.batch_work_max);
+        let mut is_too_much = false;
         for Batched(request) in requests {
-            let is_too_much = context.work_so_far() - before >= work_max;
+            let expected = match request {
+                ClientFrame::MultiSet { pairs } => work_of(&Request::MultiSet { pairs }),
+                ClientFrame::Check { keys } => work_of(&Request::Check { keys }),
+                _ => 1,
+            };
+            is_too_much |= !outcomes.is_empty() && context.work_so_far() - before + expected > work_max;
             context.budget.subtract(1);
             let mut outcome = if is_too_much {
                 let text = b"units of work in one batch; this request was not executed";
@@ -308,15 +314,15 @@ impl Native {
         must_be_complete: bool,
     ) -> bool {
         let (mut bytes, mut values) = (0_usize, Vec::with_capacity(keys.len()));
-        for key in keys.iter() {
-            let found = match context.engine.find(&whole(key)) {
-                Some((revision, value)) => Found { revision, value: Some(value) },
-                None if must_be_complete => return false,
-                None => Found { revision: 0, value: None },
-            };
+        let is_complete = context.engine.find_each(keys, |found| {
+            let (revision, value) = found.unzip();
             // A key may occur many times in the request, so the size is checked before any value is copied.
-            bytes = bytes.saturating_add(found.value.map_or(0, |value| value.len()));
-            values.push(found);
+            bytes = bytes.saturating_add(value.map_or(0, |value| value.len()));
+            values.push(Found { revision: revision.unwrap_or(0), value });
+            value.is_some() || !must_be_complete
+        });
+        if !is_complete {
+            return false;
         }
         if bytes > context.limits.frame.frame_bytes_max {
             self.too_long(context, request, bytes);

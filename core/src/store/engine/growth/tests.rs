@@ -141,7 +141,7 @@ fn removals_of_a_prefix_look_at_each_write_once() {
     let (mut engine, _) = started(u64::MAX);
     let names: Vec<Vec<u8>> = (0..WRITES).map(|number| std::format!("/n/{number}").into_bytes()).collect();
     let set = |name| Write::Set { key: Key::raw(name), value: b"" };
-    for name in &names[..10] {
+    for name in &names[..4] {
         engine.apply(A, &Request::Set { key: Key::raw(name), value: b"" }).expect("there is capacity");
     }
     engine.take_work();
