@@ -29,7 +29,7 @@ const TABLES: usize = 16;
 const FREED_AT_ONCE_BYTES: u64 = 256 << 10;
 
 /// Work after which a request puts no more of its new slots in key order. They wait for [`Slots::order_some`].
-const ORDER_WORK_MAX: u64 = 1000;
+const ORDER_WORK_MAX: u64 = 5000;
 
 /// Returns the table for a key with this hash.
 const fn table_of(hash: u64) -> usize {
