@@ -449,8 +449,11 @@ def arrivals(server: Server) -> dict:
     return others_wait(server, work)
 
 
-def records(writes: list[bytes]) -> bytes:
-    return struct.pack("<Q", len(writes)) + b"".join(struct.pack("<I", len(write)) + write for write in writes)
+def transact(native: Native, request: int, writes: list[bytes]) -> None:
+    records = struct.pack("<Q", len(writes)) + b"".join(struct.pack("<I", len(write)) + write for write in writes)
+    native.ask(0x0020, request, bytes(8) + records + bytes(8))
+    kind, _ = native.frames()
+    assert kind == 0x8014, f"frame {kind:#x}"
 
 
 def transaction(server: Server) -> dict:
@@ -459,12 +462,7 @@ def transaction(server: Server) -> dict:
     writes = [b"\x00" + text(b"/t/%d" % number) + text(b"") for number in range(2_000)]
     writes += [b"\x03" + text(b"/n") + struct.pack("<q", 1)] + [b"\x02" + text(b"/t/")] * 2_000
 
-    def work() -> None:
-        native.ask(0x0020, 1, records([]) + records(writes) + records([]))
-        kind, _ = native.frames()
-        assert kind == 0x8014, f"frame {kind:#x}"
-
-    return others_wait(server, work)
+    return others_wait(server, lambda: transact(native, 1, writes))
 
 
 def deletes(server: Server) -> dict:
@@ -476,12 +474,7 @@ def deletes(server: Server) -> dict:
     writes = [b"\x03" + text(b"/n") + struct.pack("<q", 1)]
     writes += [b"\x01" + text(b"/l/%d" % (number * 2654435761 % 1_000_000)) for number in range(4_095)]
 
-    def work() -> None:
-        native.ask(0x0020, 2, records([]) + records(writes) + records([]))
-        kind, _ = native.frames()
-        assert kind == 0x8014, f"frame {kind:#x}"
-
-    return others_wait(server, work)
+    return others_wait(server, lambda: transact(native, 2, writes))
 
 
 def long_queue(server: Server) -> dict:

@@ -188,7 +188,8 @@ pub struct ServerLimits {
     pub work_per_input_max: u64,
     /// Maximum number of conditions and writes of one transaction, which is executed in one turn.
     pub txn_parts_max: usize,
-    /// Maximum work of a batch with several requests, in the same units. The requests that would exceed it are refused.
+    /// Work above which the further requests of a batch are refused, in the same units. The keys of a CHECK or MULTI_SET count
+    /// before it is executed, and other work afterwards. The first request is always executed.
     pub batch_work_max: u64,
     /// Time from accept to a complete greeting.
     pub handshake_timeout: Duration,

@@ -70,6 +70,9 @@ fn step(part: &OpBody) -> Option<BatchStep> {
 /// Errors of this and the functions below: `RDZV_INVALID_ARGUMENT` (`op` is no batch or transaction, or
 /// `part` is not allowed in it), `RDZV_LIMIT_EXCEEDED` (131,072 tests and requests, or 256 MiB),
 /// `RDZV_REENTRANT`.
+///
+/// A server refuses with `RDZV_LIMIT_EXCEEDED` a transaction of more than 4,096 tests and writes, and
+/// the rest of a batch that would take it longer than about 20 ms.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_include(
     op: *mut rdzv_op,

@@ -661,6 +661,9 @@ rdzv_status rdzv_op_transaction(rdzv_op *op, rdzv_error **error);
 // Errors of this and the functions below: `RDZV_INVALID_ARGUMENT` (`op` is no batch or transaction, or
 // `part` is not allowed in it), `RDZV_LIMIT_EXCEEDED` (131,072 tests and requests, or 256 MiB),
 // `RDZV_REENTRANT`.
+//
+// A server refuses with `RDZV_LIMIT_EXCEEDED` a transaction of more than 4,096 tests and writes, and
+// the rest of a batch that would take it longer than about 20 ms.
 rdzv_status rdzv_op_include(rdzv_op *op, const rdzv_op *part, rdzv_error **error);
 
 // Adds the test that the key has a value.

@@ -20,8 +20,11 @@ use std::collections::BTreeSet;
 const KEYS: usize = 5000;
 /// Keys of a long list: the most that a list may have.
 const LIST: usize = 131_072;
-/// Writes of a transaction that has a condition for each key of the store, too.
-const TXN_PARTS: usize = 16_384 - KEYS;
+/// Conditions of the longest transaction, and its writes.
+const TXN_CONDITIONS: usize = 2048;
+const TXN_WRITES: usize = 4096 - TXN_CONDITIONS;
+/// Oldest revision in the history, which begins with the first session.
+const OLDEST: u64 = KEYS as u64 + 1;
 const VALUE: usize = 8 << 20;
 /// Sessions that wait for one key, that watch all keys, that have arrived at a barrier and are in a run.
 const PEERS: usize = 100;
@@ -61,7 +64,7 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("QueueLen", 20, 4),
     ("ListKeys", 7378, 1141),
     ("DeletePrefix", 10_158, 24_285),
-    ("Txn", 102_063, 7678),
+    ("Txn", 26_023, 1303),
     ("Batch", 48_342, 4344),
     ("WatchKey", 20, 4),
     ("WatchPrefix", 20, 4),
@@ -78,6 +81,7 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("Members", 542, 1516),
     ("RunInfo", 20, 4),
     ("Fail", 75, 70),
+    ("Fail that ends the run", 1364, 199),
     ("SET", 10_074, 9838),
     ("COMPARE_SET", 29_493, 19_662),
     ("GET", 20, 4),
@@ -100,6 +104,7 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("loss of a c10d client", 6144, 3469),
     ("loss of a session", 15_685, 38_314),
     ("MultiGet of one key", 177_414, 42_700),
+    ("WatchPrefix of many changes", 216, 1062),
     ("LeaseAttach of a long list", 474_038, 17_534),
 ];
 
@@ -207,22 +212,30 @@ impl World {
     fn does(mut self, frame: &ClientFrame<'_>) -> Self {
         let bytes = self.native(frame);
         send(&mut self.rig, self.conn, &bytes);
+        self.take_answers(frame);
+        self
+    }
+
+    /// Reads the answers to a request, which must not have failed.
+    fn take_answers(&mut self, frame: &ClientFrame<'_>) {
         let answers = self.rig.take(self.conn);
         let mut rest = &answers[..];
         while let Some((header, body)) = rest.split_first_chunk() {
             let header = Header::read(header, From::Server, &FrameLimits::default()).expect("a frame");
-            assert_ne!(header.kind, ERROR, "the answer to {frame:?}");
+            // A request that this one cancels is answered with an error.
+            assert!(header.id != self.next_id || header.kind != ERROR, "the answer to {frame:?}");
             self.received = self.received.max(header.sequence);
             rest = &body[header.body_bytes as usize..];
         }
-        self
     }
 
-    /// Sends a frame of this world's native client, and returns what it costs.
+    /// Sends a frame of this world's native client, which must not fail, and returns what it costs.
     fn cost(mut self, frame: &ClientFrame<'_>) -> Cost {
         let bytes = self.native(frame);
         let conn = self.conn;
-        cost(&mut self.rig, conn, &bytes)
+        let cost = cost(&mut self.rig, conn, &bytes);
+        self.take_answers(frame);
+        cost
     }
 
     /// The same of a c10d client.
@@ -373,9 +386,11 @@ fn native_costs() -> Vec<(&'static str, Cost)> {
         let attach = ClientFrame::LeaseAttach { lease: 1, keys: Keys::scoped(b"", stored) };
         World::new().does(&ClientFrame::LeaseGrant { ttl_ms: 1_000_000 }).does(&attach)
     };
-    let compares: Vec<_> =
-        stored.iter().map(|&key| Compare { key: Key::raw(key), condition: Condition::Exists }).collect();
-    let written: Vec<_> = (0..TXN_PARTS / 2).map(|number| format!("n/{number}").into_bytes()).collect();
+    let compares: Vec<_> = stored[..TXN_CONDITIONS]
+        .iter()
+        .map(|&key| Compare { key: Key::raw(key), condition: Condition::Exists })
+        .collect();
+    let written: Vec<_> = (0..TXN_WRITES / 2).map(|number| format!("n/{number}").into_bytes()).collect();
     let sets = written.iter().map(|name| Write::Set { key: Key::raw(name), value: b"" });
     // The number makes the server plan the writes.
     let number = Write::Add { key: wanted, delta: 1 };
@@ -465,10 +480,10 @@ fn native_costs() -> Vec<(&'static str, Cost)> {
         }),
         ("Batch", World::busy().cost(&ClientFrame::Batch { requests: List::new(&removals) })),
         ("WatchKey", {
-            World::busy().cost(&ClientFrame::WatchKey { key: Key::raw(b"k1"), from_revision: 1 })
+            World::busy().cost(&ClientFrame::WatchKey { key: Key::raw(b"k1"), from_revision: OLDEST })
         }),
         ("WatchPrefix", {
-            World::busy().cost(&ClientFrame::WatchPrefix { prefix: Key::raw(b"k"), from_revision: 1 })
+            World::busy().cost(&ClientFrame::WatchPrefix { prefix: Key::raw(b"k"), from_revision: OLDEST })
         }),
         ("LeaseGrant", World::busy().cost(&ClientFrame::LeaseGrant { ttl_ms: 1000 })),
         ("LeaseAttach", {
@@ -506,7 +521,12 @@ fn native_costs() -> Vec<(&'static str, Cost)> {
             worse(waiting, world.does(&last).cost(&members))
         }),
         ("RunInfo", joined().cost(&ClientFrame::RunInfo { run_id })),
-        ("Fail", joined().cost(&ClientFrame::Fail { run_id, message: &long[..60_000] })),
+        ("Fail", {
+            // It is refused, because it is too long.
+            let mut world = joined();
+            let message = world.native(&ClientFrame::Fail { run_id, message: &long[..60_000] });
+            cost(&mut world.rig, world.conn, &message)
+        }),
     ]);
     costs
 }
@@ -583,11 +603,20 @@ fn other_costs() -> Vec<(&'static str, Cost)> {
     let all = names(LIST);
     let all: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
     let (keys, to_attach) = (Keys::scoped(b"", &same), Keys::scoped(b"", &all));
+    let stored: Vec<(&[u8], &[u8])> = all[..KEYS].iter().map(|&key| (key, &b"v"[..])).collect();
+    let changed = World::new().does(&ClientFrame::MultiSet { pairs: Pairs::scoped(b"", &stored) });
     let leasing = World::busy().does(&ClientFrame::LeaseGrant { ttl_ms: 1_000_000 });
     vec![
         ("loss of a session", session),
         ("loss of a c10d client", cost_of_loss(&mut world.rig, conn)),
         ("MultiGet of one key", World::busy().cost(&ClientFrame::MultiGet { timeout_ms: 0, keys })),
+        ("Fail that ends the run", {
+            let joined = World::busy().does(&ClientFrame::Join { entry: entry(b"last") });
+            joined.cost(&ClientFrame::Fail { run_id: Key::raw(b"run"), message: &[b'x'; 1024] })
+        }),
+        ("WatchPrefix of many changes", {
+            changed.cost(&ClientFrame::WatchPrefix { prefix: Key::raw(b""), from_revision: OLDEST })
+        }),
         ("LeaseAttach of a long list", leasing.cost(&ClientFrame::LeaseAttach { lease: 1, keys: to_attach })),
     ]
 }

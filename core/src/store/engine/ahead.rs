@@ -3,8 +3,7 @@
 //! A lookup reads four places in memory, each of which the one before names: the control bytes of the table, its entry,
 //! the slot, the key. In a large store none of them is in the processor's cache, and a lookup takes as long as four
 //! misses. Misses that do not depend on each other overlap. So the first place is read for all keys of a block, then the
-//! second, and so on; the lookups that follow find all four in the cache. A MULTI_GET of random keys among a million
-//! takes a fifth of the time.
+//! second, and so on; the lookups that follow find all four in the cache.
 
 use super::contiguous_key;
 use crate::hash_index::HashIndex;
@@ -17,9 +16,10 @@ use heapless::Vec as Block;
 /// Keys in a block: what their lookups read fits into the first-level cache.
 const BLOCK: usize = 32;
 
-/// Reads what the lookups of the next keys will read, if key `number` of the list is the first of a block. It has no other
-/// effect. `ahead` returns the keys that were not read ahead, and `parts_of` returns what the lookup of a key reads last.
-/// The first block is left out: most lists are short, and then a second lookup gains nothing.
+/// Reads what the lookups of the next keys will read, if key `number` of the list is the first of a block. Call it for each
+/// key, in order. `ahead` returns the keys of the same list one after the other, from the first one on; nothing else may take
+/// keys from it. `parts_of` returns what the lookup of a key reads last. The first block is left out: most lists are short,
+/// and then a second lookup gains nothing.
 pub(super) fn read_ahead<'k, 'n>(
     number: usize,
     ahead: &mut dyn FnMut() -> Option<Key<'k>>,

@@ -121,7 +121,7 @@ impl Leases {
         })
     }
 
-    /// Reads ahead for the lookup of key `number` of a list and those after it, which `ahead` returns.
+    /// Reads ahead for the lookups of the keys of a list, from key `number` on, as [`read_ahead`].
     pub(super) fn read_ahead<'k>(&self, number: usize, ahead: &mut dyn FnMut() -> Option<Key<'k>>) {
         read_ahead(number, ahead, self.hasher, &|_| &self.index, &|id| {
             [&*self.attached[id as usize].key, b""]
@@ -140,17 +140,15 @@ impl Leases {
     pub(super) fn attach(&mut self, id: LeaseId, key: &[u8]) {
         let hash = self.hasher.of(key);
         let found = self.find(hash, key);
-        if let Some(at) = found {
-            if self.attached[at as usize].lease == id {
-                return;
-            }
-            self.take_from_lease(at);
+        if found.is_some_and(|at| self.attached[at as usize].lease == id) {
+            return;
         }
-        let of_all = found.unwrap_or_else(|| id_of(self.attached.len()));
         let Ok(lease) = live(self.leases.get_mut(id), id) else { return };
-        let of_lease = id_of(lease.keys.len());
+        let (of_all, of_lease) =
+            (found.unwrap_or_else(|| id_of(self.attached.len())), id_of(lease.keys.len()));
         lease.keys.push(of_all);
         if let Some(at) = found {
+            self.take_from_lease(at);
             let attached = &mut self.attached[at as usize];
             (attached.lease, attached.position) = (id, of_lease);
             return;

@@ -19,8 +19,8 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Returns the work of an insertion or removal: more for many chunks, because the keys that it looks at are then rarely in the
-    /// processor's cache.
+    /// Returns the work of an insertion or removal: more for many chunks, because the keys that it looks at are then rarely
+    /// in the processor's cache.
     pub(super) fn work(&self) -> u64 {
         3 + u64::from((self.chunks.len() | 1).ilog2().saturating_sub(6))
     }

@@ -28,7 +28,8 @@ const TABLES: usize = 16;
 /// Length above which a value is freed in steps, in bytes. One step of a removal meets 256 values.
 const FREED_AT_ONCE_BYTES: u64 = 256 << 10;
 
-/// Work after which a request puts no more of its new slots in key order. They wait for [`Slots::order_some`].
+/// Work after which a request puts no more of its new slots in key order. They wait for [`Slots::order_some`]. It suffices for
+/// 256 slots: a request with no more keys does not wait until those of earlier ones are in order.
 const ORDER_WORK_MAX: u64 = 5000;
 
 /// Returns the table for a key with this hash.
@@ -116,7 +117,7 @@ impl Slots {
         self.index[table_of(hash)].find(hash, |id| *self[id].key == *key)
     }
 
-    /// Reads ahead for the lookup of key `number` of a list and those after it, which `ahead` returns.
+    /// Reads ahead for the lookups of the keys of a list, from key `number` on, as [`read_ahead`].
     pub(super) fn read_ahead<'k>(&self, number: usize, ahead: &mut dyn FnMut() -> Option<Key<'k>>) {
         let parts_of = |id| {
             let slot = &self[id];

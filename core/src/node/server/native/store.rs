@@ -98,11 +98,7 @@ impl Native {
         let (before, work_max) = (context.work_so_far(), context.limits.batch_work_max);
         let mut is_too_much = false;
         for Batched(request) in requests {
-            let expected = match request {
-                ClientFrame::MultiSet { pairs } => work_of(&Request::MultiSet { pairs }),
-                ClientFrame::Check { keys } => work_of(&Request::Check { keys }),
-                _ => 1,
-            };
+            let expected = immediate(&request).map_or(1, |request| work_of(&request));
             is_too_much |= !outcomes.is_empty() && context.work_so_far() - before + expected > work_max;
             context.budget.subtract(1);
             let mut outcome = if is_too_much {
@@ -146,26 +142,12 @@ impl Native {
         context: &mut ServerContext<'_>,
         frame: &ClientFrame<'_>,
     ) -> Result<Outcome, Fault<'static>> {
-        let request = match *frame {
-            ClientFrame::Set { key, value } => Request::Set { key, value },
-            ClientFrame::CompareSet { key, expected, desired } => {
-                Request::CompareSet { key, expected, desired }
-            }
-            ClientFrame::Add { key, delta } => Request::Add { key, delta },
-            ClientFrame::Check { keys } => Request::Check { keys },
-            ClientFrame::NumKeys {} => Request::NumKeys,
-            ClientFrame::Delete { key } => Request::Delete { key },
-            ClientFrame::Append { key, value } => Request::Append { key, value },
-            ClientFrame::MultiSet { pairs } => Request::MultiSet { pairs },
-            ClientFrame::QueuePush { key, value } => Request::QueuePush { key, value },
-            ClientFrame::QueueLen { key } => Request::QueueLen { key },
-            ClientFrame::DeletePrefix { prefix } => {
-                let removed = context.engine.delete_prefix_at_once(&whole(prefix));
-                return removed.map(Outcome::Removed).map_err(|error| fault_of(&error));
-            }
-            // Any other is not a store request that never waits.
-            _ => return Err(Fault::new(FaultCode::UnknownRequest, frame.kind().into(), 0)),
-        };
+        if let ClientFrame::DeletePrefix { prefix } = *frame {
+            let removed = context.engine.delete_prefix_at_once(&whole(prefix));
+            return removed.map(Outcome::Removed).map_err(|error| fault_of(&error));
+        }
+        let unknown = Fault::new(FaultCode::UnknownRequest, frame.kind().into(), 0);
+        let request = immediate(frame).ok_or(unknown)?;
         // None of these requests waits, so the waiter's index is never used.
         let applied = context.engine.apply(WaiterId::Request(u32::MAX), &request);
         let applied = applied.map_err(|error| fault_of(&error))?;
@@ -512,6 +494,23 @@ pub(super) fn fault_of(error: &ApplyError) -> Fault<'static> {
         }
         ApplyError::Stale(stale) => Fault::new(FaultCode::StaleRound, stale.round, stale.over + 1),
     }
+}
+
+/// Returns a frame as a request of the engine, if it is one that never waits.
+const fn immediate<'a>(frame: &ClientFrame<'a>) -> Option<Request<'a>> {
+    Some(match *frame {
+        ClientFrame::Set { key, value } => Request::Set { key, value },
+        ClientFrame::CompareSet { key, expected, desired } => Request::CompareSet { key, expected, desired },
+        ClientFrame::Add { key, delta } => Request::Add { key, delta },
+        ClientFrame::Check { keys } => Request::Check { keys },
+        ClientFrame::NumKeys {} => Request::NumKeys,
+        ClientFrame::Delete { key } => Request::Delete { key },
+        ClientFrame::Append { key, value } => Request::Append { key, value },
+        ClientFrame::MultiSet { pairs } => Request::MultiSet { pairs },
+        ClientFrame::QueuePush { key, value } => Request::QueuePush { key, value },
+        ClientFrame::QueueLen { key } => Request::QueueLen { key },
+        _ => return None,
+    })
 }
 
 fn is_ready(engine: &mut Engine, keys: Keys<'_>) -> bool {

@@ -66,11 +66,11 @@ fn those_who_add_many_keys_do_not_hold_up_those_who_need_the_keys_in_order() {
 #[test]
 fn a_batch_that_adds_many_keys_removes_no_prefix() {
     let (mut rig, conn) = listed();
-    let names: Vec<String> = (0..40_000).map(|number| format!("/new/{number}")).collect();
+    let names: Vec<String> = (0..10_000).map(|number| format!("/new/{number}")).collect();
     let pairs: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &b"v"[..])).collect();
     let delete = Batched(ClientFrame::DeletePrefix { prefix: key("/l/") });
-    let set = |count| Batched(ClientFrame::MultiSet { pairs: Pairs::scoped(b"", &pairs[..count]) });
-    let batch = [set(40_000), delete];
+    let set = Batched(ClientFrame::MultiSet { pairs: Pairs::scoped(b"", &pairs) });
+    let batch = [set, delete];
     rig.ask(conn, 2, &ClientFrame::Batch { requests: List::new(&batch) });
     rig.finish_at_once();
     assert_eq!(rig.lines(conn), ["2 BatchDone 0x8010,TooMany"]);
