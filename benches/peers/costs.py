@@ -25,12 +25,23 @@ MIB = 1 << 20
 TICKS = os.sysconf("SC_CLK_TCK")
 # Code of the error of a full store.
 STORE_FULL = 301
+# Keys that a request may have at most.
+C10D_KEYS_MAX, NATIVE_KEYS_MAX = 131_072, 32_768
 # The last bytes of keys for which the product of a fast hash becomes 0.
 COLLIDING = bytes.fromhex("170947b5b5d5843f")
 
 
 def text(data: bytes) -> bytes:
     return struct.pack("<Q", len(data)) + data
+
+
+def listed(keys: list[bytes]) -> bytes:
+    return struct.pack("<Q", len(keys)) + b"".join(map(text, keys))
+
+
+def key_of(prefix: bytes, number: int) -> bytes:
+    """Returns a key; those of successive numbers are far apart in order."""
+    return prefix + b"%08x" % (number * 2654435761 % 2**32)
 
 
 class Client:
@@ -70,13 +81,13 @@ class C10d(Client):
     def append(self, key: bytes, value: bytes) -> None:
         self.send(b"\x09" + text(key) + text(value))
 
-    def multi_set(self, keys: list[bytes]) -> None:
-        self.send(b"\x0b" + struct.pack("<Q", len(keys)) + b"".join(text(key) + text(b"") for key in keys))
+    def multi_set(self, keys: list[bytes], value: bytes = b"") -> None:
+        self.send(b"\x0b" + struct.pack("<Q", len(keys)) + b"".join(text(key) + text(value) for key in keys))
 
     def fill(self, prefix: bytes, count: int) -> None:
         for start in range(0, count, 1000):
             numbers = range(start, min(start + 1000, count))
-            self.multi_set([prefix + b"%08x" % (number * 2654435761 % 2**32) for number in numbers])
+            self.multi_set([key_of(prefix, number) for number in numbers])
         self.add(b"/done", 1)
 
 
@@ -255,28 +266,58 @@ def long_lists(server: Server) -> dict:
     """MULTI_SET, CHECK, MULTI_GET and WAIT with as many keys as a request may have."""
     client = C10d(server.port)
     client.add(b"/done", 1)
-    keys = [b"/list/%d" % number for number in range(131_072)]
-    listed = struct.pack("<Q", len(keys)) + b"".join(map(text, keys))
-    absent = struct.pack("<Q", len(keys)) + b"".join(text(key + b"x") for key in keys)
+    keys = [b"/list/%d" % number for number in range(C10D_KEYS_MAX)]
 
     def work() -> None:
         client.multi_set(keys)
-        client.send(b"\x05" + listed)
+        client.send(b"\x05" + listed(keys))
         client.read(1)
-        client.send(b"\x0a" + listed)
+        client.send(b"\x0a" + listed(keys))
         client.read(8 * len(keys))
-        client.send(b"\x06" + absent + b"\x0c")
+        client.send(b"\x06" + listed([key + b"x" for key in keys]) + b"\x0c")
         client.read(1)
 
     return others_wait(server, work)
 
 
+def long_values(server: Server) -> dict:
+    """A MULTI_SET and a native MultiSet of the longest values, in a frame as long as may be."""
+    client, native = C10d(server.port), Native(server.port, b"any")
+    client.add(b"/done", 1)
+    keys, value = [b"/long/%d" % number for number in range(31)], bytes(8 * MIB - 64)
+    pairs = struct.pack("<Q", 3) + b"".join(text(key) + text(value) for key in keys[:3])
+
+    def work() -> None:
+        client.multi_set(keys, value)
+        client.add(b"/done", 1)
+        native.ask(0x001A, 1, pairs)
+        native.frames()
+
+    return others_wait(server, work)
+
+
+def long_answers(server: Server) -> dict:
+    """A MULTI_GET and a native MultiGet that name one key with a value of 1 KiB as often as they may."""
+    client, native, keys = C10d(server.port), Native(server.port, b"any"), [b"/k"] * C10D_KEYS_MAX
+    client.set(b"/k", bytes(1024))
+    client.add(b"/done", 1)
+
+    def work() -> None:
+        client.send(b"\x0a" + listed(keys))
+        client.read(1032 * len(keys))
+        native.ask(0x0019, 1, struct.pack("<Q", 0) + listed(keys[:NATIVE_KEYS_MAX]))
+        kind, _ = native.frames()
+        assert kind == 0x8013, f"frame {kind:#x}"
+
+    return others_wait(server, work)
+
+
 def random_keys(server: Server) -> dict:
-    """The same requests for keys at random among a million, and a native MultiGet, and two LeaseAttach of them."""
+    """As long_lists for keys at random among a million, and native requests with as many keys as may be."""
     client, native = C10d(server.port), Native(server.port, b"any")
     client.fill(b"/l/", 1_000_000)
-    keys = [b"/l/%d" % (number * 2654435761 % 1_000_000) for number in range(131_072)]
-    listed = struct.pack("<Q", len(keys)) + b"".join(map(text, keys))
+    keys = [key_of(b"/l/", number * 7919 % 1_000_000) for number in range(C10D_KEYS_MAX)]
+    native_list = listed(keys[:NATIVE_KEYS_MAX])
     for request in (1, 2):
         native.ask(0x0024, request, struct.pack("<Q", 0))
         native.frames()
@@ -284,10 +325,10 @@ def random_keys(server: Server) -> dict:
     def work() -> None:
         client.multi_set(keys)
         for opcode, answer_bytes in ((5, 1), (6, 1), (10, 8 * len(keys))):
-            client.send(bytes([opcode]) + listed)
+            client.send(bytes([opcode]) + listed(keys))
             client.read(answer_bytes)
         for request, (kind, number, answer) in enumerate([(0x0019, 0, 0x8013), (0x0025, 1, 0x8010), (0x0025, 2, 0x8010)], 3):
-            native.ask(kind, request, struct.pack("<Q", number) + listed)
+            native.ask(kind, request, struct.pack("<Q", number) + native_list)
             kind, _ = native.frames()
             assert kind == answer, f"frame {kind:#x}"
 
@@ -295,19 +336,22 @@ def random_keys(server: Server) -> dict:
 
 
 def ordered_store(server: Server) -> dict:
-    """MULTI_SET and WAIT of as many new keys as a request may have, into a million keys that were listed once."""
+    """WAIT, MULTI_SET and native MultiSet of as many new keys as a request may have, into a million that were listed once."""
     native, client = Native(server.port, b"any"), C10d(server.port)
     client.fill(b"/l/", 1_000_000)
     native.ask(0x001E, 1, text(b"/l/") + text(b"") + struct.pack("<I", 1))
     native.frames()
-    names = [b"/l/%08x" % (number * 2654435761 % 2**32) for number in range(131_072)]
-    waited = struct.pack("<Q", len(names)) + b"".join(text(name + b"?") for name in names)
+    names = [key_of(b"/l/", number) for number in range(C10D_KEYS_MAX)]
+    pairs = struct.pack("<Q", NATIVE_KEYS_MAX) + b"".join(text(name + b".") + text(b"") for name in names[:NATIVE_KEYS_MAX])
 
     def work() -> None:
-        client.send(b"\x06" + waited + b"\x0c")
+        client.send(b"\x06" + listed([name + b"?" for name in names]) + b"\x0c")
         client.read(1)
         client.multi_set([name + b"!" for name in names])
         client.add(b"/done", 1)
+        native.ask(0x001A, 2, pairs)
+        kind, _ = native.frames()
+        assert kind == 0x8010, f"frame {kind:#x}"
 
     return others_wait(server, work)
 
@@ -316,7 +360,7 @@ def barrier_names(server: Server) -> dict:
     """An arrival at a barrier with as many names as a list may have, and its cancellation."""
     native, client = Native(server.port, b"any"), C10d(server.port)
     client.add(b"/done", 1)
-    names = struct.pack("<Q", 131_072) + b"".join(text(b"node%d" % number) for number in range(131_072))
+    names = listed([b"node%d" % number for number in range(NATIVE_KEYS_MAX)])
     body = text(b"/b") + struct.pack("<Q", 0) + text(b"node0") + struct.pack("<QB", 60_000, 1) + names
 
     def work() -> None:
@@ -330,16 +374,16 @@ def barrier_names(server: Server) -> dict:
 
 
 def full_store(server: Server) -> dict:
-    """MULTI_SET, WAIT and LeaseAttach of as many keys as a request may have, which a nearly full store refuses."""
+    """MultiSet, Wait and LeaseAttach of as many keys as a request may have, which a nearly full store refuses."""
     native, client = Native(server.port, b"any"), C10d(server.port)
     for number in range(15):
         client.set(b"/fill/%d" % number, bytes(4 * MIB))
     client.add(b"/done", 1)
     native.ask(0x0024, 1, struct.pack("<Q", 0))
     native.frames()
-    names = [text(b"/list/%d" % number) for number in range(131_072)]
-    count = struct.pack("<Q", len(names))
-    pairs, keys = count + b"".join(name + text(b"") for name in names), count + b"".join(names)
+    names = [b"/list/%d" % number for number in range(NATIVE_KEYS_MAX)]
+    keys = listed(names)
+    pairs = struct.pack("<Q", len(names)) + b"".join(text(name) + text(b"") for name in names)
 
     def work() -> None:
         for request, (kind, body) in enumerate([(0x001A, pairs), (0x0015, struct.pack("<Q", 60_000) + keys),
@@ -360,7 +404,7 @@ def leased_keys(server: Server) -> dict:
     client.add(b"/done", 1)
     native.ask(0x0024, 1, struct.pack("<Q", 0))
     native.frames()
-    keys = struct.pack("<Q", 131_072) + b"".join(text(b"/list/%d" % number) for number in range(131_072))
+    keys = listed([b"/list/%d" % number for number in range(NATIVE_KEYS_MAX)])
 
     def work() -> None:
         for request, (kind, body, answer) in enumerate([(0x0025, keys, 0x8010), (0x0027, b"", 0x8011)], 2):
@@ -372,7 +416,7 @@ def leased_keys(server: Server) -> dict:
 
 
 def session_end(server: Server) -> dict:
-    """The end of a session with 100,000 watches, 100,000 leases and a wait for 131,072 keys."""
+    """The end of a session with 100,000 watches, 100,000 leases and a wait for as many keys as a request may have."""
     native, client = Native(server.port, b"any"), C10d(server.port)
     client.add(b"/done", 1)
     count = 100_000
@@ -381,7 +425,7 @@ def session_end(server: Server) -> dict:
     threading.Thread(target=native.send, args=(b"".join(frames),), daemon=True).start()
     for _ in range(2 * count):
         native.frames()
-    keys = struct.pack("<Q", 131_072) + b"".join(text(b"/w/%d" % number) for number in range(131_072))
+    keys = listed([b"/w/%d" % number for number in range(NATIVE_KEYS_MAX)])
     native.ask(0x0015, 2 * count + 2, struct.pack("<Q", 1_000_000) + keys)
 
     def work() -> None:
@@ -510,8 +554,8 @@ def nested_watches(server: Server) -> dict:
     return others_wait(server, work)
 
 
-ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, random_keys,
-        ordered_store, barrier_names, full_store, leased_keys, session_end, leases, timeouts, arrivals, transaction,
+ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, long_values,
+        long_answers, random_keys, ordered_store, barrier_names, full_store, leased_keys, session_end, leases, timeouts, arrivals, transaction,
         deletes, long_queue, nested_watches]
 
 

@@ -9,11 +9,18 @@ pub const KEY_BYTES_MAX: u64 = 8192;
 pub const VALUE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Maximum number of keys in one CHECK, WAIT, MULTI_GET or MULTI_SET. Source: c10d protocol, section 4.5.
 pub const KEYS_MAX: u64 = 131_072;
-/// Maximum length of all keys of one request together, in bytes: 16 MiB. PyTorch has no such limit. A server hashes,
-/// copies and compares them in one turn.
+/// Maximum length of all keys of one request together, in bytes: 16 MiB. PyTorch has no such limit. A server hashes and
+/// compares those of a CHECK in one turn.
 pub const ALL_KEY_BYTES_MAX: u64 = 16 << 20;
 
-/// Limits of one c10d frame, checked on its length fields before its bytes are buffered.
+/// Maximum number of elements of all lists of one native request. Unlike a long list of the c10d protocol, which PyTorch's
+/// clients may send, it is served in one turn.
+pub const NATIVE_LIST_MAX: u64 = 32_768;
+/// Maximum length of the body of a frame to a native client, in bytes: 256 MiB. Longer than that of a request, since values
+/// grow through Append.
+pub const NATIVE_ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// Limits of one frame, checked on its length fields before its bytes are buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameLimits {
     /// Maximum key length, in bytes.
@@ -25,7 +32,7 @@ pub struct FrameLimits {
     /// Maximum length of all keys of the frame together, in bytes.
     pub all_key_bytes_max: u64,
     /// Maximum length of a whole frame, in bytes. PyTorch has no such limit, since it applies lists element by
-    /// element. This server applies a frame as a whole, so it buffers the whole frame.
+    /// element. This server buffers the whole frame first.
     pub frame_bytes_max: usize,
 }
 
@@ -42,6 +49,16 @@ impl Default for FrameLimits {
 }
 
 impl FrameLimits {
+    /// Default limits of the native protocol.
+    pub fn native() -> Self {
+        Self {
+            keys_max: NATIVE_LIST_MAX,
+            all_key_bytes_max: 8 << 20,
+            frame_bytes_max: 32 << 20,
+            ..Self::default()
+        }
+    }
+
     /// Checks the next key of a request, of this length. `all_bytes` is the length of all its keys so far.
     ///
     /// # Errors
@@ -157,8 +174,10 @@ impl Default for UngreetedLimits {
 /// Limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Limits of one request.
-    pub frame: FrameLimits,
+    /// Limits of one c10d request.
+    pub c10d_frame: FrameLimits,
+    /// Limits of one native request.
+    pub native_frame: FrameLimits,
     /// Limits of the contents of the store.
     pub engine: EngineLimits,
     /// Limits of the sessions of native clients.
@@ -177,13 +196,14 @@ pub struct ServerLimits {
     /// Size of the unsent answers of one connection, in bytes, from which on the server handles no more of its
     /// requests until the peer reads.
     pub unsent_bytes_high: usize,
-    /// Maximum length of a single answer, in bytes; a request for more ends the connection.
+    /// Maximum length of a single answer, or of a part of that to a long MULTI_GET, in bytes; a request for more ends the
+    /// connection.
     pub answer_bytes_max: usize,
     /// Maximum size of the received and unsent bytes of all connections, of what TLS holds for them, and of the memory of
     /// all sessions, together, in bytes. Where it would be exceeded, the server ends the connection or session that holds most.
     pub buffered_bytes_max: u64,
     /// Maximum work for one input, in units of about 200 ns: a look at one key, or a copy of
-    /// [`COPIED_BYTES_PER_UNIT`]. A request is executed as a whole; further requests of its connection, and what else
+    /// [`COPIED_BYTES_PER_UNIT`]. A request, or a part of a long list, is executed as a whole; further requests of its connection, and what else
     /// is left to do, follow in later turns.
     pub work_per_input_max: u64,
     /// Maximum number of conditions and writes of one transaction, which is executed in one turn.
@@ -202,7 +222,8 @@ pub struct ServerLimits {
 impl Default for ServerLimits {
     fn default() -> Self {
         Self {
-            frame: FrameLimits::default(),
+            c10d_frame: FrameLimits::default(),
+            native_frame: FrameLimits::native(),
             engine: EngineLimits::default(),
             session: SessionLimits::default(),
             history: HistoryLimits::default(),
@@ -244,8 +265,7 @@ pub struct SessionLimits {
     pub sessions_max: usize,
     /// Maximum length of the name of a session's node, in bytes.
     pub node_name_bytes_max: usize,
-    /// Maximum length of the body of a frame to a client, in bytes. A server uses the smaller of this and
-    /// [`FrameLimits::frame_bytes_max`].
+    /// Maximum length of the body of a frame to a client, in bytes. Clients accept [`NATIVE_ANSWER_BYTES_MAX`].
     pub body_bytes_max: usize,
     /// Maximum number of frames that are kept for one session until its client has received them.
     pub window_frames: u32,
@@ -276,7 +296,7 @@ impl Default for SessionLimits {
         Self {
             sessions_max: 1 << 20,
             node_name_bytes_max: 1024,
-            body_bytes_max: 256 * 1024 * 1024,
+            body_bytes_max: NATIVE_ANSWER_BYTES_MAX,
             window_frames: 1024,
             window_bytes: 1 << 20,
             pending_max: 4096,

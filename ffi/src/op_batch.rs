@@ -4,7 +4,7 @@ use crate::op::{OpBody, check_bytes, rdzv_op};
 use crate::op_kind::OpKind;
 use crate::prelude::*;
 use rendezvous_core::driver::native_client::{BatchStep, Branch, Step, Test};
-use rendezvous_core::limits::KEYS_MAX;
+use rendezvous_core::limits::NATIVE_LIST_MAX;
 
 /// Makes the operation an empty batch: requests that the server executes in order in one step. Each has
 /// its own result; one that fails does not stop the others. It may include `set`, `add`, `compare_set`,
@@ -29,8 +29,8 @@ pub unsafe extern "C" fn rdzv_op_transaction(op: *mut rdzv_op, error: *mut *mut 
 /// Counts one more test or request; fails at the limits.
 fn count(body: &mut OpBody, bytes: usize) -> Result<(), Fault> {
     let included = &mut body.included;
-    if included.count >= KEYS_MAX {
-        let message = format!("the limit of {KEYS_MAX} tests and requests is reached");
+    if included.count >= NATIVE_LIST_MAX {
+        let message = format!("the limit of {NATIVE_LIST_MAX} tests and requests is reached");
         return Err(Fault::new(RDZV_LIMIT_EXCEEDED, message));
     }
     let total = included.bytes.saturating_add(bytes);
@@ -68,7 +68,7 @@ fn step(part: &OpBody) -> Option<BatchStep> {
 /// once.
 ///
 /// Errors of this and the functions below: `RDZV_INVALID_ARGUMENT` (`op` is no batch or transaction, or
-/// `part` is not allowed in it), `RDZV_LIMIT_EXCEEDED` (131,072 tests and requests, or 256 MiB),
+/// `part` is not allowed in it), `RDZV_LIMIT_EXCEEDED` (32,768 tests and requests, or 256 MiB),
 /// `RDZV_REENTRANT`.
 ///
 /// A server refuses with `RDZV_LIMIT_EXCEEDED` a transaction of more than 4,096 tests and writes, and

@@ -300,7 +300,8 @@ pub unsafe extern "C" fn rdzv_store_compare_set(
     })
 }
 
-/// Waits until every key has existed, at least once. At most 131,072 keys, which have 16 MiB together.
+/// Waits until every key has existed, at least once. At most 131,072 keys, which have 16 MiB together;
+/// over the native protocol 32,768 keys and 8 MiB.
 ///
 /// Also returns: `RDZV_TIMED_OUT` (a key was not set in time).
 #[unsafe(no_mangle)]

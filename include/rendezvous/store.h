@@ -296,7 +296,8 @@ rdzv_status rdzv_store_compare_set(const rdzv_store *store, const uint8_t *key, 
                                    size_t desired_len, int64_t timeout_ms, rdzv_buffer *value,
                                    rdzv_error **error);
 
-// Waits until every key has existed, at least once. At most 131,072 keys, which have 16 MiB together.
+// Waits until every key has existed, at least once. At most 131,072 keys, which have 16 MiB together;
+// over the native protocol 32,768 keys and 8 MiB.
 //
 // Also returns: `RDZV_TIMED_OUT` (a key was not set in time).
 rdzv_status rdzv_store_wait(const rdzv_store *store, const rdzv_bytes *keys, size_t key_count,
@@ -659,7 +660,7 @@ rdzv_status rdzv_op_transaction(rdzv_op *op, rdzv_error **error);
 // once.
 //
 // Errors of this and the functions below: `RDZV_INVALID_ARGUMENT` (`op` is no batch or transaction, or
-// `part` is not allowed in it), `RDZV_LIMIT_EXCEEDED` (131,072 tests and requests, or 256 MiB),
+// `part` is not allowed in it), `RDZV_LIMIT_EXCEEDED` (32,768 tests and requests, or 256 MiB),
 // `RDZV_REENTRANT`.
 //
 // A server refuses with `RDZV_LIMIT_EXCEEDED` a transaction of more than 4,096 tests and writes, and

@@ -209,11 +209,11 @@ void batches_and_transactions_include_operations(void) {
   FAILS(INVALID, rdzv_op_otherwise(op, &error));
   OK(rdzv_op_set(part, TEXT("k"), TEXT("v"), &error));
   FAILS(INVALID, rdzv_op_include(part, op, &error));
-  enum { PARTS_MAX = 131072 };
+  enum { PARTS_MAX = 32768 };
   for (int i = 0; i < PARTS_MAX; ++i) {
     if (rdzv_op_include(op, part, NULL) != RDZV_OK) FAIL("%d requests are too many", i + 1);
   }
-  const struct failure full = {.status = RDZV_LIMIT_EXCEEDED, .message_part = "131072"};
+  const struct failure full = {.status = RDZV_LIMIT_EXCEEDED, .message_part = "32768"};
   FAILS_LIKE(full, rdzv_op_include(op, part, &error));
   rdzv_op_free(part);
   rdzv_op_free(op);

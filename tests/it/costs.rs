@@ -18,8 +18,9 @@ use std::collections::BTreeSet;
 
 /// Keys of the store. Each has a value of 100 bytes.
 const KEYS: usize = 5000;
-/// Keys of a long list: the most that a list may have.
-const LIST: usize = 131_072;
+/// Keys of a long list: the most that a list of a native request may have, and one of a c10d request.
+const LIST: usize = 32_768;
+const C10D_LIST: usize = 131_072;
 /// Conditions of the longest transaction, and its writes.
 const TXN_CONDITIONS: usize = 2048;
 const TXN_WRITES: usize = 4096 - TXN_CONDITIONS;
@@ -43,37 +44,37 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("Hello", 20, 6),
     ("Heartbeat", 20, 4),
     ("Acknowledge", 20, 4),
-    ("Bye", 15_608, 24_868),
-    ("Cancel", 6144, 3469),
-    ("Abandon", 15_685, 22_597),
+    ("Bye", 15_608, 16_083),
+    ("Cancel", 6144, 740),
+    ("Abandon", 15_685, 17_930),
     ("Sessions", 2497, 4200),
-    ("EndSession", 15_685, 22_597),
-    ("Set", 10_920, 9868),
+    ("EndSession", 15_685, 17_930),
+    ("Set", 10_804, 9867),
     ("CompareSet", 19_670, 9831),
     ("Get", 20, 4),
-    ("Add", 1689, 70),
-    ("Check", 159_465, 4),
-    ("Wait", 316_752, 78_205),
+    ("Add", 1689, 39),
+    ("Check", 39_852, 4),
+    ("Wait", 79_186, 14_744),
     ("NumKeys", 20, 4),
-    ("Delete", 729, 55),
-    ("Append", 9960, 9831),
+    ("Delete", 729, 24),
+    ("Append", 9841, 9831),
     ("MultiGet", 6789, 2550),
-    ("MultiSet", 652_503, 87_997),
+    ("MultiSet", 158_163, 17_125),
     ("QueuePush", 19_677, 19_662),
     ("QueuePop", 9837, 9831),
     ("QueueLen", 20, 4),
-    ("ListKeys", 7378, 1141),
-    ("DeletePrefix", 10_158, 24_285),
+    ("ListKeys", 6457, 992),
+    ("DeletePrefix", 9976, 13_050),
     ("Txn", 26_023, 1303),
-    ("Batch", 48_342, 4344),
+    ("Batch", 45_909, 4286),
     ("WatchKey", 20, 4),
     ("WatchPrefix", 20, 4),
     ("LeaseGrant", 20, 4),
-    ("LeaseAttach", 18_080, 1584),
+    ("LeaseAttach", 18_080, 892),
     ("LeaseRenew", 20, 4),
     ("LeaseRevoke", 6150, 932),
-    ("Barrier", 316_752, 32_083),
-    ("BarrierCancel", 157_292, 22),
+    ("Barrier", 84_088, 8010),
+    ("BarrierCancel", 44_257, 22),
     ("Join", 7393, 88),
     ("Standby", 20, 4),
     ("Leave", 20, 4),
@@ -87,25 +88,26 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("GET", 20, 4),
     ("ADD", 1683, 70),
     ("CHECK", 159_459, 4),
-    ("WAIT", 159_459, 73_290),
+    ("WAIT", 6234, 22_143),
     ("GETNUMKEYS", 20, 4),
     ("DELETE_KEY", 723, 55),
     ("APPEND", 9832, 9831),
     ("MULTI_GET", 6706, 633),
-    ("MULTI_SET", 652_497, 87_997),
-    ("CANCEL_WAIT", 6144, 3469),
+    ("MULTI_SET", 12_205, 39_760),
+    ("CANCEL_WAIT", 6144, 2660),
     ("QUEUE_PUSH", 9838, 9831),
     ("QUEUE_POP", 9831, 9831),
     ("QUEUE_LEN", 20, 4),
-    ("LIST_KEYS", 7372, 836),
+    ("LIST_KEYS", 6451, 687),
     ("BARRIER", 723, 57),
     ("VALIDATE", 20, 4),
     ("PING", 20, 4),
-    ("loss of a c10d client", 6144, 3469),
-    ("loss of a session", 15_685, 38_314),
-    ("MultiGet of one key", 177_414, 42_700),
+    ("loss of a c10d client", 6144, 2660),
+    ("loss of a session", 15_685, 29_707),
+    ("MultiGet of one key", 44_358, 10_675),
+    ("MULTI_GET of one key", 10_963, 2612),
     ("WatchPrefix of many changes", 216, 1062),
-    ("LeaseAttach of a long list", 474_038, 17_534),
+    ("LeaseAttach of a long list", 118_495, 4365),
 ];
 
 struct World {
@@ -246,11 +248,12 @@ impl World {
 
     /// Adds a c10d client that waits for as many keys as one may.
     fn with_wait(&mut self) -> ConnId {
-        let all = names(KEYS + LIST);
+        let all = names(KEYS + C10D_LIST);
         let absent: Vec<&[u8]> = all[KEYS..].iter().map(Vec::as_slice).collect();
         let conn = self.rig.greeted();
         let waiting = self.rig.server.stats().waiting;
         send(&mut self.rig, conn, &frames::request(Request::Wait { keys: Keys::scoped(b"", &absent) }));
+        settle(&mut self.rig);
         assert_eq!(self.rig.server.stats().waiting, waiting + 1, "it waits");
         conn
     }
@@ -534,7 +537,7 @@ fn native_costs() -> Vec<(&'static str, Cost)> {
 /// The same for the requests of c10d.
 fn c10d_costs() -> Vec<(&'static str, Cost)> {
     let long = vec![b'x'; VALUE];
-    let all = names(LIST);
+    let all = names(C10D_LIST);
     let all: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
     let pairs: Vec<(&[u8], &[u8])> = all.iter().map(|&key| (key, &b"v"[..])).collect();
     let (wanted, queue) = (Key::raw(b"wanted"), Key::raw(b"queue"));
@@ -605,11 +608,14 @@ fn other_costs() -> Vec<(&'static str, Cost)> {
     let (keys, to_attach) = (Keys::scoped(b"", &same), Keys::scoped(b"", &all));
     let stored: Vec<(&[u8], &[u8])> = all[..KEYS].iter().map(|&key| (key, &b"v"[..])).collect();
     let changed = World::new().does(&ClientFrame::MultiSet { pairs: Pairs::scoped(b"", &stored) });
+    let c10d_keys = vec![&b"k1"[..]; C10D_LIST];
+    let c10d_keys = Keys::scoped(b"", &c10d_keys);
     let leasing = World::busy().does(&ClientFrame::LeaseGrant { ttl_ms: 1_000_000 });
     vec![
         ("loss of a session", session),
         ("loss of a c10d client", cost_of_loss(&mut world.rig, conn)),
         ("MultiGet of one key", World::busy().cost(&ClientFrame::MultiGet { timeout_ms: 0, keys })),
+        ("MULTI_GET of one key", World::busy().cost_of_request(Request::MultiGet { keys: c10d_keys })),
         ("Fail that ends the run", {
             let joined = World::busy().does(&ClientFrame::Join { entry: entry(b"last") });
             joined.cost(&ClientFrame::Fail { run_id: Key::raw(b"run"), message: &[b'x'; 1024] })

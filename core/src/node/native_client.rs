@@ -32,7 +32,7 @@ use pending::{Awaited, Pending, Stage, SubmitWhen};
 
 use crate::auth::ClientAuth;
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
-use crate::limits::FrameLimits;
+use crate::limits::{FrameLimits, NATIVE_ANSWER_BYTES_MAX};
 use crate::rendezvous::participant::{self, Part, Participant};
 use crate::session::client::{ClientSession, Due, End, Identity, Received, SessionOptions};
 use crate::session::life::ClientState;
@@ -73,7 +73,7 @@ impl Default for NativeOptions {
             rounds: Rounds::UntilDeadline,
             dial: DialOptions::default(),
             unanswered: Unanswered::Accept,
-            limits: FrameLimits::default(),
+            limits: FrameLimits::native(),
             answer_slack: Duration::from_secs(2),
             poller: Poller::Thread,
         }
@@ -364,11 +364,17 @@ impl<const PENDING: usize> NativeClient<PENDING> {
         })
     }
 
-    /// Returns the limits of a server's frames. A value there, and all keys together, may be as long as a frame, unlike in
-    /// a request.
+    /// Returns the limits of a server's frames. A value, a list, and all keys together may be as long as a frame there,
+    /// unlike in a request.
     pub const fn answer_limits(limits: &FrameLimits) -> FrameLimits {
-        let frame_bytes_max = limits.frame_bytes_max as u64;
-        FrameLimits { value_bytes_max: frame_bytes_max, all_key_bytes_max: frame_bytes_max, ..*limits }
+        let bytes_max = NATIVE_ANSWER_BYTES_MAX as u64;
+        FrameLimits {
+            value_bytes_max: bytes_max,
+            keys_max: bytes_max,
+            all_key_bytes_max: bytes_max,
+            frame_bytes_max: NATIVE_ANSWER_BYTES_MAX,
+            ..*limits
+        }
     }
 
     /// Parses the frame at the start of `bytes`. `limits` are those of [`NativeClient::answer_limits`].

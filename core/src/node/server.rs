@@ -22,12 +22,12 @@ use crate::access::Access;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::prelude::*;
-use crate::store::engine::{ApplyError, Engine};
+use crate::store::engine::{ApplyError, Engine, PartOf};
 use crate::store::op::Request;
-use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer};
+use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer, release};
 use crate::time::{PauseDetector, Poller};
 use crate::ungreeted::Ungreeted;
-use crate::wire::c10d::{Frame, FrameError, Opcode, parse_frame};
+use crate::wire::c10d::{Frame, FrameError, parse_frame};
 use crate::wire::native::{MAGIC, Why};
 use crate::wire::sink::Sink as _;
 use alloc::collections::VecDeque;
@@ -51,10 +51,6 @@ enum Rest {
 
 /// Number of keys that one step of long work looks at.
 const KEYS_PER_STEP: usize = 256;
-/// Length of the shortest frame with a list of more keys than that, in bytes: a key has its length and a byte. Such a
-/// request may add many keys. It waits until those of earlier ones are in order, so that there are never more to be put in
-/// order than one request adds.
-const LONG_LIST_BYTES: usize = 9 * KEYS_PER_STEP;
 /// Units of work that a deadline of a connection costs, and the end of the connection with it.
 const DEADLINE_WORK: u64 = 16;
 /// First byte of a TLS connection: the type of the record that holds ClientHello (RFC 8446, section 5.1).
@@ -396,11 +392,6 @@ impl Server {
         let mut used = 0;
         loop {
             let Self { conns, engine, limits, budget, .. } = &mut *self;
-            let may_add_many = input.len() - used > LONG_LIST_BYTES
-                && matches!(Opcode::from_byte(input[used]), Some(Opcode::MultiSet | Opcode::Wait));
-            if may_add_many && engine.has_unordered() && !budget.order_keys(engine, conns) {
-                return Ok((used, Rest::Parked));
-            }
             let is_over = budget.spend(engine, conns);
             let (Some(conn), pool) = conns.parts(id) else { return Ok((used, Rest::Nothing)) };
             let Protocol::C10d(machine) = &mut conn.protocol else { return Ok((used, Rest::Nothing)) };
@@ -414,7 +405,7 @@ impl Server {
                 return Ok((used, Rest::Resting));
             }
             let begun = used;
-            match machine.next(&input[used..], &limits.frame) {
+            match machine.next(&input[used..], &limits.c10d_frame) {
                 Ok(Next::Frame { bytes }) => used += bytes,
                 Ok(Next::Greeting { bytes }) => {
                     used += bytes;
@@ -439,8 +430,8 @@ impl Server {
                     return Err(CloseReason::Protocol(FrameError::Opcode(input[begun])));
                 }
             };
-            budget.copied(used - begun);
             let queues = machine.unused_wakes(request);
+            let taken = machine.next_part(request, &input[begun..used]);
             if !queues.is_empty() {
                 self.pass_on(&queues);
             }
@@ -450,9 +441,15 @@ impl Server {
                 }
                 continue;
             }
-            let Self { conns, engine, limits, stats, native, .. } = &mut *self;
-            stats.requests += 1;
-            let outcome = engine.apply(id, request);
+            let Self { conns, engine, limits, stats, native, budget, .. } = &mut *self;
+            let (request, bytes, part) = match &taken {
+                Some(part) => (&part.request, part.bytes, part.part_of),
+                None => (request, used - begun, PartOf::WHOLE),
+            };
+            let releases = taken.as_ref().map_or(0, |part| part.releases);
+            budget.copied(bytes);
+            stats.requests += u64::from(part.is_last);
+            let outcome = engine.apply_part(id, request, part);
             let applied = match outcome {
                 Ok(ref applied) => applied,
                 Err(error) => {
@@ -465,8 +462,12 @@ impl Server {
             if let Err(bytes) = answer(&mut conn.outbox, &applied.answer, limits.answer_bytes_max, pool) {
                 return Err(CloseReason::AnswerTooLong(bytes));
             }
+            (0..releases).for_each(|_| release(&mut conn.outbox.writer(pool)));
             if !conn.to_send {
                 conns.want_to_send(id);
+            }
+            if !part.is_last {
+                used = begun;
             }
             self.serve_released();
         }

@@ -2,7 +2,7 @@
 //!
 //! The engine knows neither the wire format nor connections; a connection is only the id of a waiter. One call of
 //! [`Engine::apply`] is atomic. The engine behaves as PyTorch 2.15's server does towards correct clients (c10d
-//! protocol, section 4), with these intended differences: MULTI_SET is atomic; a COMPARE_SET that stores nothing
+//! protocol, section 4), with these intended differences: a MULTI_SET, or each part of it, is atomic; a COMPARE_SET that stores nothing
 //! wakes no waiter; a waiter that a queue push released is removed from that queue's list; a WAIT on a non-empty
 //! queue and a missing key is released when the key is set.
 
@@ -78,6 +78,19 @@ pub enum Answer<'a> {
 pub enum Readiness {
     Ready,
     NotReady,
+}
+
+/// Which part of a request is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct PartOf {
+    pub is_first: bool,
+    pub is_last: bool,
+}
+
+impl PartOf {
+    /// A request that is applied as a whole.
+    pub const WHOLE: Self = Self { is_first: true, is_last: true };
 }
 
 /// Result of applying one request.
@@ -252,10 +265,30 @@ impl Engine {
         waiter: impl Into<WaiterId>,
         request: &Request<'a>,
     ) -> Result<Applied<'a>, ApplyError> {
-        self.execute(waiter.into(), request)
+        self.apply_part(waiter, request, PartOf::WHOLE)
     }
 
-    fn execute<'a>(&'a mut self, waiter: WaiterId, request: &Request<'a>) -> Result<Applied<'a>, ApplyError> {
+    /// Applies one request of `waiter`, or a part of its long list. A wait ends at its last part at the earliest. The waiter has no
+    /// other requests between the parts.
+    ///
+    /// # Errors
+    /// The reason that the request fails; this part has not changed the store.
+    #[inline]
+    pub fn apply_part<'a>(
+        &'a mut self,
+        waiter: impl Into<WaiterId>,
+        request: &Request<'a>,
+        part: PartOf,
+    ) -> Result<Applied<'a>, ApplyError> {
+        self.execute(waiter.into(), request, part)
+    }
+
+    fn execute<'a>(
+        &'a mut self,
+        waiter: WaiterId,
+        request: &Request<'a>,
+        part: PartOf,
+    ) -> Result<Applied<'a>, ApplyError> {
         self.released.clear();
         self.count_work(work_of(request));
         if self.fences.is_some() {
@@ -272,7 +305,7 @@ impl Engine {
             }
             Request::Add { key, delta } => self.add(key, delta)?,
             Request::Check { keys } => Answer::Readiness(self.check(keys)),
-            Request::Wait { keys } => self.wait(waiter, keys)?,
+            Request::Wait { keys } => self.wait(waiter, keys, part)?,
             Request::NumKeys => Answer::Number(i64::try_from(self.slots.present()).unwrap_or(i64::MAX)),
             Request::Delete { key } => self.delete(key),
             Request::Append { key, value } => self.append(key, value)?,
@@ -497,33 +530,53 @@ impl Engine {
         None
     }
 
-    fn wait(&mut self, waiter: WaiterId, keys: Keys<'_>) -> Result<Answer<'static>, ApplyError> {
+    fn wait(
+        &mut self,
+        waiter: WaiterId,
+        keys: Keys<'_>,
+        part: PartOf,
+    ) -> Result<Answer<'static>, ApplyError> {
         let kind = match waiter {
             WaiterId::Conn(_) => WaitKind::Item,
             WaiterId::Request(_) => WaitKind::Presence,
         };
-        let Some(first) = self.first_missing(keys) else { return Ok(Answer::Released) };
-        // It frees what has ended, so it comes before the growth is computed.
-        self.check_waits(waiter, keys.len())?;
-        let gross = keys.iter().map(|key| cost(key, 0)).sum();
-        if self.check_capacity(gross).is_err() {
-            self.count_work(keys.len() as u64);
-            // Keys that are in the table keep their values.
-            let mut ahead = keys.iter();
-            let mut list = keys.iter().map(|key| (key, 0));
-            let more = self.slots.growth(&mut list, &mut || ahead.next(), &|_| 0);
-            self.check_growth(more.bytes)?;
-        }
-        let wait = self.waits.open(waiter, kind);
-        let mut ahead = keys.iter().skip(first);
-        for (number, key) in keys.iter().skip(first).enumerate() {
-            self.slots.read_ahead(number, &mut || ahead.next());
-            let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
-            if !self.slots[slot].is_ready() && !self.waits.is_registered(wait, slot, &self.slots) {
-                self.waits.register(wait, slot, &mut self.slots);
+        let mut wait = match part {
+            PartOf::WHOLE => None,
+            PartOf { is_first: true, .. } => {
+                self.check_waits(waiter, 0)?;
+                Some(self.waits.open_partial(waiter, kind))
+            }
+            // It has been given up since the first part: its client has ended, or one of its keys can no longer be set.
+            _ if self.waits.partial(waiter).is_none() => return Ok(Answer::Parked),
+            _ => self.waits.partial(waiter),
+        };
+        if let Some(first) = self.first_missing(keys) {
+            // It frees what has ended, so it comes before the growth is computed.
+            self.check_waits(waiter, keys.len())?;
+            let gross = keys.iter().map(|key| cost(key, 0)).sum();
+            if self.check_capacity(gross).is_err() {
+                self.count_work(keys.len() as u64);
+                // Keys that are in the table keep their values.
+                let mut ahead = keys.iter();
+                let mut list = keys.iter().map(|key| (key, 0));
+                let more = self.slots.growth(&mut list, &mut || ahead.next(), &|_| 0);
+                self.check_growth(more.bytes)?;
+            }
+            let wait = *wait.get_or_insert_with(|| self.waits.open(waiter, kind));
+            let mut ahead = keys.iter().skip(first);
+            for (number, key) in keys.iter().skip(first).enumerate() {
+                self.slots.read_ahead(number, &mut || ahead.next());
+                let slot = self.slots.find_or_insert(contiguous_key(key, &mut self.joined));
+                if !self.slots[slot].is_ready() && !self.waits.is_registered(wait, slot, &self.slots) {
+                    self.waits.register(wait, slot, &mut self.slots);
+                }
             }
         }
-        Ok(Answer::Parked)
+        Ok(match wait {
+            _ if !part.is_last => Answer::Nothing,
+            Some(wait) if !self.waits.complete(wait, waiter) => Answer::Parked,
+            _ => Answer::Released,
+        })
     }
 
     fn barrier(

@@ -238,7 +238,8 @@ impl<'a> Pairs<'a> {
     }
 }
 
-fn split_packed<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+/// Removes the first of several strings in a frame, each after its `u64` length. Returns `None` if there is no whole one.
+pub(crate) fn split_packed<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, tail) = rest.split_first_chunk::<8>()?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
     let (item, tail) = tail.split_at_checked(length)?;

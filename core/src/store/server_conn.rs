@@ -1,7 +1,9 @@
 //! Server side of one c10d connection: parses requests and encodes answers. The owner keeps the buffers.
 
+mod long_list;
 mod outbox;
 
+pub use long_list::Part;
 pub use outbox::{BufferPool, Outbox, POOLED_BYTES_MAX, Writer as OutboxWriter, held_bytes};
 
 use crate::limits::FrameLimits;
@@ -14,6 +16,7 @@ use crate::wire::c10d::{
     Frame, FrameError, MAGIC, NOT_READY, READY, STOP_WAITING, Scan, Scanner, WAIT_CANCELED, parse_frame,
 };
 use crate::wire::sink::Sink;
+use long_list::LongList;
 
 /// What a connection's input begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,11 +57,19 @@ pub struct ServerConn {
     /// Whether the client has cancelled its waits after these wake-ups. It may still pop: a CANCEL_WAIT that clears a
     /// stale registration comes in the same write as the QUEUE_POP.
     is_cancelled: bool,
+    /// Rest of a long request at the start of the input.
+    list: Option<Box<LongList>>,
 }
 
 impl Default for ServerConn {
     fn default() -> Self {
-        Self { phase: Phase::Greeting, scanner: Scanner::default(), wakes: Vec::new(), is_cancelled: false }
+        Self {
+            phase: Phase::Greeting,
+            scanner: Scanner::default(),
+            wakes: Vec::new(),
+            is_cancelled: false,
+            list: None,
+        }
     }
 }
 
@@ -75,7 +86,7 @@ impl ServerConn {
     }
 
     /// Finds the end of the frame at the start of `input`. After [`Next::Partial`], call it again with the same bytes and
-    /// more after them.
+    /// more after them. A frame whose request has more parts ([`ServerConn::next_part`]) is also the next one.
     ///
     /// # Errors
     /// The violation of the protocol by the peer; the caller must close the connection.
@@ -84,10 +95,26 @@ impl ServerConn {
         if self.phase == Phase::Greeting {
             return self.greet(input);
         }
+        if let Some(list) = &self.list {
+            return Ok(Next::Frame { bytes: list.frame_bytes });
+        }
         Ok(match self.scanner.scan(input, limits)? {
             Scan::Whole { bytes } => Next::Frame { bytes },
             Scan::Partial { bytes } => Next::Partial { bytes },
         })
+    }
+
+    /// Returns the next part of a request that is to be executed part by part; `None` if it is to be executed as a whole.
+    /// `frame` is the frame of the request. The owner calls it until it has returned the last part.
+    #[inline]
+    pub fn next_part<'f>(&mut self, request: &Request<'_>, frame: &'f [u8]) -> Option<Part<'f>> {
+        let mut list = match self.list.take() {
+            Some(list) => list,
+            None => Box::new(LongList::of(request, frame.len())?),
+        };
+        let part = list.take_part(request, frame);
+        self.list = (!part.part_of.is_last).then_some(list);
+        Some(part)
     }
 
     /// Notes that a push to `queue` has woken the client. A push wakes one client, so the owner has to wake another one
@@ -97,11 +124,21 @@ impl ServerConn {
         self.is_cancelled = false;
     }
 
+    /// Notes that a wait or barrier of the client has ended. Returns whether the client must get that later
+    /// ([`Part::releases`]), because it might be taken for a byte of an answer of which a part is still to come.
+    #[inline]
+    pub fn defers_release(&mut self) -> bool {
+        if let Some(list) = &mut self.list {
+            list.releases += 1;
+        }
+        self.list.is_some()
+    }
+
     /// Returns the queues whose wake-ups the client does not use, because `request` is something else than a QUEUE_POP
-    /// there. A PING is no request.
+    /// there. A PING is no request, nor is a further part of one.
     #[inline]
     pub fn unused_wakes(&mut self, request: &Request<'_>) -> Vec<Box<[u8]>> {
-        if self.wakes.is_empty() { Vec::new() } else { self.use_wakes(request) }
+        if self.wakes.is_empty() || self.list.is_some() { Vec::new() } else { self.use_wakes(request) }
     }
 
     #[cold]

@@ -291,7 +291,7 @@ fn keys_that_are_too_long_together_are_refused_before_they_are_sent() {
     let server = server();
     let client = session(&server, "n0");
     let key = [b'k'; 8000];
-    let keys = [&key[..]; 2100];
+    let keys = [&key[..]; 1100];
     let mut batch = Batch::default();
     keys.iter().for_each(|key| batch.push(key, BatchStep::Check));
     for request in [
@@ -302,10 +302,13 @@ fn keys_that_are_too_long_together_are_refused_before_they_are_sent() {
         let before = server.stats().expect("it runs").requests;
         let error = client.request(&request, WHILE).expect_err("refused");
         assert_eq!((error.kind(), error.call().phase()), (ErrorKind::LimitExceeded, Phase::Sending));
-        assert!(error.to_string().contains("bytes together are over the limit of 16777216"), "{error}");
+        assert!(error.to_string().contains("bytes together are over the limit of 8388608"), "{error}");
         assert_eq!(server.stats().expect("it runs").requests, before);
     }
-    assert!(client.request(&NativeRequest::Read { keys: &keys[..2000] }, NOW).is_ok());
+    assert!(client.request(&NativeRequest::Read { keys: &keys[..1000] }, NOW).is_ok());
+    let many = NativeRequest::LeaseAttach { lease: 1, keys: &[&b"k"[..]; 32_769] };
+    let error = client.request(&many, WHILE).expect_err("refused");
+    assert_eq!((error.kind(), error.call().phase()), (ErrorKind::LimitExceeded, Phase::Sending));
 }
 
 #[test]

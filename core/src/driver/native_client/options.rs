@@ -67,7 +67,7 @@ impl Default for NativeClientOptions {
             keep_alive: Some(KeepAlive::default()),
             tls: None,
             dial: DialOptions::default(),
-            limits: FrameLimits::default(),
+            limits: FrameLimits::native(),
             pushes_max: 4096,
             pushed_bytes_max: 128 << 20,
             token: CancelToken::new(),

@@ -196,8 +196,11 @@ impl Conns {
     #[inline]
     pub(super) fn release(&mut self, id: ConnId, pushed: Option<Key<'_>>) {
         if let (Some(conn), pool) = self.parts(id) {
-            server_conn::release(&mut conn.outbox.writer(pool));
-            if let (Some(queue), Protocol::C10d(machine)) = (pushed, &mut conn.protocol) {
+            let Protocol::C10d(machine) = &mut conn.protocol else { return };
+            if !machine.defers_release() {
+                server_conn::release(&mut conn.outbox.writer(pool));
+            }
+            if let Some(queue) = pushed {
                 machine.note_wake(queue);
             }
             self.want_to_send(id);

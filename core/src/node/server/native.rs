@@ -15,11 +15,11 @@ pub(super) use store::{notify_released, pushed_queue};
 use super::conns::{Conns, Greeting, Protocol};
 use super::event::{CloseReason, Event, Stats};
 use super::instance::ServerInstance;
-use super::{Budget, KEYS_PER_STEP, LONG_LIST_BYTES};
+use super::{Budget, KEYS_PER_STEP};
 use crate::access::{Access, AuthToken};
 use crate::barrier::service::Barriers;
 use crate::ids::ConnId;
-use crate::limits::{ServerLimits, SessionLimits};
+use crate::limits::ServerLimits;
 use crate::ordered::{Map, Named};
 use crate::prelude::*;
 use crate::rendezvous::service::{Output as RunOutput, Rendezvous};
@@ -41,6 +41,10 @@ use watching::Watching;
 
 /// Work of writing a short frame, beside that of copying.
 const ANSWER_WORK: u64 = 5;
+/// Length of the shortest frame with a list of more than [`KEYS_PER_STEP`] keys, in bytes: a key has its length and a byte. Such
+/// a request may add many keys. It waits until those of earlier ones are in order, so that there are never more to be put in
+/// order than one request adds.
+const LONG_LIST_BYTES: usize = 9 * KEYS_PER_STEP;
 
 /// Parts of the server that native requests work on.
 pub(super) struct ServerContext<'s> {
@@ -139,12 +143,10 @@ pub(super) struct Native {
 
 impl Native {
     pub(super) fn new(limits: &ServerLimits, instance: ServerInstance) -> Self {
-        let body_bytes_max = limits.session.body_bytes_max.min(limits.frame.frame_bytes_max);
-        let session = SessionLimits { body_bytes_max, ..limits.session };
         Self {
             instance,
             opened_total: 0,
-            sessions: Sessions::new(session, instance.incarnation),
+            sessions: Sessions::new(limits.session, instance.incarnation),
             scratch: Scratch::default(),
             waiting: Waiting::default(),
             jobs: Jobs::default(),
@@ -228,7 +230,7 @@ impl Native {
         conn: ConnId,
         input: &[u8],
     ) -> Result<Next, CloseReason> {
-        let limits = &context.limits.frame;
+        let limits = &context.limits.native_frame;
         let (is_open, before, scanned) = match context.conns.get(conn).map(|conn| &conn.protocol) {
             Some(Protocol::Native(Greeting::Done)) => (true, 0, scan(input, From::Client, limits)),
             Some(Protocol::Native(Greeting::Challenged(_))) => (false, 0, scan_hello(input, limits)),
@@ -273,7 +275,7 @@ impl Native {
         let fault = match error {
             FrameError::Flags(flags) => Some(Fault::new(FaultCode::UnknownFlags, flags.into(), 0)),
             FrameError::TooLong { kind, bytes } => {
-                let limit = body_bytes_max(kind, From::Client, &context.limits.frame);
+                let limit = body_bytes_max(kind, From::Client, &context.limits.native_frame);
                 Some(Fault::new(FaultCode::TooLong, bytes.into(), limit))
             }
             FrameError::Magic | FrameError::NotHello(_) => None,
@@ -295,11 +297,11 @@ impl Native {
             native.send_unnumbered(context, conn, &ServerFrame::Error { fault });
             Err(CloseReason::SessionRefused(fault.code))
         };
-        let frame = match ClientFrame::parse(HELLO, body, &context.limits.frame) {
+        let frame = match ClientFrame::parse(HELLO, body, &context.limits.native_frame) {
             Ok(Some(frame)) => frame,
             Ok(None) => return refuse(self, context, Fault::new(FaultCode::Malformed, HELLO.into(), 0)),
             Err(error) => {
-                let fault = Fault::of_body(error, HELLO, &context.limits.frame);
+                let fault = Fault::of_body(error, HELLO, &context.limits.native_frame);
                 return refuse(self, context, fault);
             }
         };
@@ -335,7 +337,7 @@ impl Native {
         {
             return Ok(false);
         }
-        let limits = &context.limits.frame;
+        let limits = &context.limits.native_frame;
         let parsed = ClientFrame::parse(header.kind, body, limits);
         if let Ok(Some(frame @ (ClientFrame::Heartbeat { .. } | ClientFrame::Acknowledge { .. }))) = parsed {
             if let Err(fault) = self.sessions.note_received(context.now, conn, header.sequence) {
@@ -487,7 +489,7 @@ impl Native {
     }
 
     fn too_long(&mut self, context: &mut ServerContext<'_>, request: RequestId, bytes: usize) {
-        let limit = context.limits.frame.frame_bytes_max as u64;
+        let limit = context.limits.session.body_bytes_max as u64;
         self.fail(context, request, Fault::new(FaultCode::TooLong, bytes as u64, limit));
     }
 
@@ -546,7 +548,7 @@ impl Native {
                     if let Some(conn) = context.conns.at(conn) {
                         conn.protocol = Protocol::Native(Greeting::Done);
                     }
-                    let (limits, kept) = (&context.limits.frame, &context.limits.session);
+                    let (limits, kept) = (&context.limits.native_frame, &context.limits.session);
                     let welcome = ServerFrame::Welcome {
                         version: crate::wire::native::VERSION_MAX,
                         incarnation: self.instance.incarnation,

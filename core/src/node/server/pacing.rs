@@ -12,7 +12,7 @@ const UNIT_NS: u64 = 200;
 const SHARE: u64 = 25;
 /// Work that a connection may cause at once without being costly.
 const BURST: u64 = 500;
-/// Work of a slice. The server executes a single request as a whole, so a slice may exceed it.
+/// Work of a slice. The server executes a single request, or a part of a long list, as a whole, so a slice may exceed it.
 pub(super) const SLICE: u64 = 1000;
 /// Bytes of a list that cost one unit at most, about.
 const BYTES_PER_UNIT: u64 = 64;

@@ -1,7 +1,7 @@
 extern crate std;
 
 use super::*;
-use crate::limits::{EngineLimits, FrameLimits, UngreetedLimits};
+use crate::limits::{EngineLimits, UngreetedLimits};
 use crate::store::op::{Key, Keys, Request};
 use crate::time::Duration;
 use crate::wire::c10d::{Frame, FrameError};
@@ -365,7 +365,6 @@ fn bounds_on_connections_buffers_and_answers_expel_the_one_that_passes_them() {
         buffered_bytes_max: 500,
         answer_bytes_max: 200,
         engine: EngineLimits { stored_bytes_max: 1000, ..EngineLimits::default() },
-        frame: FrameLimits::default(),
         ..ServerLimits::default()
     };
     let mut rig = Rig::new(limits);

@@ -24,6 +24,8 @@ struct Wait {
     /// `None` once the waiter has given it up: then it releases nothing, and its registrations are freed in steps.
     waiter: Option<WaiterId>,
     kind: WaitKind,
+    /// Whether further keys follow, so that the wait does not end yet.
+    is_partial: bool,
     /// Number of keys that have not been set yet.
     missing: u32,
     /// First of the chain of this wait's registrations.
@@ -71,7 +73,7 @@ impl Waits {
     }
 
     /// # Errors
-    /// The limit that one more wait on `keys` keys would exceed.
+    /// The limit that one more wait on `keys` keys would exceed, or the waiter's partial wait with so many more.
     pub(super) fn check_capacity(
         &self,
         waiter: WaiterId,
@@ -85,7 +87,7 @@ impl Waits {
         let mut next = self.newest(waiter);
         while next != NONE {
             let wait = &self.waits[next as usize];
-            count += 1;
+            count += usize::from(!wait.is_partial);
             registrations += wait.missing as usize;
             next = wait.next_of_waiter;
         }
@@ -98,9 +100,16 @@ impl Waits {
         Ok(())
     }
 
+    /// Returns the wait of the waiter to which keys are still being added.
+    pub(super) fn partial(&self, waiter: WaiterId) -> Option<u32> {
+        let newest = self.newest(waiter);
+        (newest != NONE && self.waits[newest as usize].is_partial).then_some(newest)
+    }
+
     pub(super) fn open(&mut self, waiter: WaiterId, kind: WaitKind) -> u32 {
         let next_of_waiter = self.newest(waiter);
-        let opened = Wait { waiter: Some(waiter), kind, missing: 0, first: NONE, next_of_waiter };
+        let opened =
+            Wait { waiter: Some(waiter), kind, is_partial: false, missing: 0, first: NONE, next_of_waiter };
         let wait = as_link(self.waits.insert(opened));
         let (table, table_index) = self.locate(waiter);
         if table.len() <= table_index {
@@ -108,6 +117,24 @@ impl Waits {
         }
         table[table_index] = wait;
         wait
+    }
+
+    /// Adds a wait that does not end before [`Waits::complete`], because its keys are added in several parts.
+    pub(super) fn open_partial(&mut self, waiter: WaiterId, kind: WaitKind) -> u32 {
+        let wait = self.open(waiter, kind);
+        self.waits[wait as usize].is_partial = true;
+        wait
+    }
+
+    /// Notes that a wait has all its keys. Returns whether none of them is missing; then the wait has ended.
+    pub(super) fn complete(&mut self, wait_id: u32, waiter: WaiterId) -> bool {
+        let wait = &mut self.waits[wait_id as usize];
+        wait.is_partial = false;
+        let has_ended = wait.missing == 0;
+        if has_ended {
+            self.close(wait_id, waiter);
+        }
+        has_ended
     }
 
     fn newest(&self, waiter: WaiterId) -> u32 {
@@ -125,7 +152,9 @@ impl Waits {
         }
     }
 
-    /// Returns whether a wait that is being opened misses a key already, which it names more than once.
+    /// Returns whether the wait to which keys are being added misses this one already, because its list names it twice. If the
+    /// list is added in several parts, and another wait for the key came between them, it may not be found. Then the wait needs
+    /// two items if the key is a queue.
     pub(super) fn is_registered(&self, wait: u32, slot: SlotId, slots: &Slots) -> bool {
         let list = &slots[slot].waiters;
         let newest = match self.waits[wait as usize].kind {
@@ -201,6 +230,7 @@ impl Waits {
         let wait = &mut self.waits[wait_id as usize];
         wait.missing -= 1;
         if wait.missing == 0
+            && !wait.is_partial
             && let Some(waiter) = wait.waiter
         {
             released.push(waiter);

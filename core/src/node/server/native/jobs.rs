@@ -96,7 +96,7 @@ impl Native {
     /// Does a job as far as this turn allows. The rest follows in later turns. The session of the request is charged for
     /// the job until it is done.
     pub(super) fn begin(&mut self, context: &mut ServerContext<'_>, job: Job, request: Option<RequestId>) {
-        let charge = job.held_bytes_max(context.limits.frame.key_bytes_max);
+        let charge = job.held_bytes_max(context.limits.native_frame.key_bytes_max);
         if let Some(request) = request
             && let Err(fault) = self.sessions.charge(request.session, charge)
         {

@@ -94,7 +94,7 @@ impl Native {
         request: RequestId,
         requests: impl Iterator<Item = Batched<ClientFrame<'a>>>,
     ) {
-        let (mut outcomes, mut budget) = (Vec::new(), context.limits.frame.frame_bytes_max / 2);
+        let (mut outcomes, mut budget) = (Vec::new(), context.limits.session.body_bytes_max / 2);
         let (before, work_max) = (context.work_so_far(), context.limits.batch_work_max);
         let mut is_too_much = false;
         for Batched(request) in requests {
@@ -306,7 +306,7 @@ impl Native {
         if !is_complete {
             return false;
         }
-        if bytes > context.limits.frame.frame_bytes_max {
+        if bytes > context.limits.session.body_bytes_max {
             self.too_long(context, request, bytes);
             return true;
         }

@@ -54,11 +54,11 @@ fn opening(sequence: u64, hello: &ClientFrame<'_>) -> Vec<u8> {
 
 /// One frame as a line: `id kind(fields that matter)`.
 fn line(limits: &ServerLimits, bytes: &[u8]) -> (String, usize) {
-    let Ok(Scan::Whole { header, bytes: length }) = scan(bytes, From::Server, &limits.frame) else {
+    let Ok(Scan::Whole { header, bytes: length }) = scan(bytes, From::Server, &limits.native_frame) else {
         panic!("no whole frame: {bytes:x?}")
     };
     let body = &bytes[HEADER_BYTES..length];
-    let frame = ServerFrame::parse(header.kind, body, &limits.frame).expect("whole").expect("known");
+    let frame = ServerFrame::parse(header.kind, body, &limits.native_frame).expect("whole").expect("known");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_string();
     let what = match frame {
         ServerFrame::Welcome { resumed, .. } => format!("Welcome resumed={resumed}"),
@@ -175,6 +175,7 @@ impl Rig {
 mod bounds;
 mod ends;
 mod lists;
+mod long_lists;
 mod ordering;
 mod permissions;
 mod restarts;
@@ -572,7 +573,7 @@ fn a_session_is_resumed_with_what_was_missed_and_nothing_twice() {
     let welcome = rig.got(first);
     let body = &welcome[HEADER_BYTES..];
     let Ok(Some(ServerFrame::Welcome { incarnation, session, token, .. })) =
-        ServerFrame::parse(0x8001, body, &ServerLimits::default().frame)
+        ServerFrame::parse(0x8001, body, &ServerLimits::default().native_frame)
     else {
         panic!("no Welcome")
     };
@@ -608,8 +609,8 @@ fn a_session_is_resumed_with_what_was_missed_and_nothing_twice() {
 
 #[test]
 fn an_answer_that_has_no_room_is_not_made() {
-    let frame = crate::limits::FrameLimits { frame_bytes_max: 4096, ..ServerLimits::default().frame };
-    let mut rig = Rig::new(ServerLimits { frame, ..ServerLimits::default() });
+    let session = crate::limits::SessionLimits { body_bytes_max: 4096, ..Default::default() };
+    let mut rig = Rig::new(ServerLimits { session, ..ServerLimits::default() });
     let conn = rig.open(0, "n");
     let value = std::vec![b'v'; 1500];
     rig.ask(conn, 1, &ClientFrame::Set { key: key("/k"), value: &value });

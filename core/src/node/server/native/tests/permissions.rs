@@ -33,12 +33,12 @@ impl Rig {
     fn challenge(&mut self, conn: ConnId) -> Option<[u8; 32]> {
         let bytes = self.got(conn);
         let Ok(Scan::Whole { header, bytes: length }) =
-            scan(&bytes, From::Server, &ServerLimits::default().frame)
+            scan(&bytes, From::Server, &ServerLimits::default().native_frame)
         else {
             return None;
         };
         let body = &bytes[HEADER_BYTES..length];
-        match ServerFrame::parse(header.kind, body, &ServerLimits::default().frame) {
+        match ServerFrame::parse(header.kind, body, &ServerLimits::default().native_frame) {
             Ok(Some(ServerFrame::Challenge { nonce })) => Some(nonce),
             _ => None,
         }
