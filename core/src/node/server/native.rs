@@ -129,6 +129,8 @@ pub(super) struct Native {
     /// Number of sessions by the names of their token and node.
     nodes: Named<usize>,
     rendezvous: Rendezvous,
+    /// What follows the id of a run in the keys of its rounds.
+    after_run_id: [u8; 18],
     /// Events of runs of which participants are still to be notified.
     notifications: VecDeque<RunOutput>,
     /// Tokens of the sessions, if the server asks for them.
@@ -154,6 +156,7 @@ impl Native {
             barriers: Barriers::new(limits.barrier, instance.hash_key),
             nodes: Named::new(),
             rendezvous: Rendezvous::new(limits.rendezvous),
+            after_run_id: rounds::after_run_id(instance.incarnation),
             notifications: VecDeque::new(),
             tokens: Map::new(),
             parts: Map::new(),

@@ -111,12 +111,15 @@ impl Native {
             self.nodes.remove(&name);
         }
         let token = self.tokens.get(session).cloned();
-        let server = (self.instance.incarnation, &context.limits.rendezvous);
+        let (after_run_id, run_id_bytes_max) =
+            (self.after_run_id, context.limits.rendezvous.run_id_bytes_max);
         let keys = Cell::new(0);
         let could_arrive = |key: &[u8]| {
             // Each participant may cancel the barrier.
             let request = ClientFrame::BarrierCancel { key: Key::raw(key), name: b"" };
-            token.as_ref().is_none_or(|token| may(token, server, &request, &keys).is_ok())
+            token
+                .as_ref()
+                .is_none_or(|token| may(token, (&after_run_id, run_id_bytes_max), &request, &keys).is_ok())
         };
         let node = (others == 0).then_some(EndedNode { name: node, could_arrive: &could_arrive });
         // The end of an owner is never refused.

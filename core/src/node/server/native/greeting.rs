@@ -1,10 +1,9 @@
 //! Greeting of native clients: their tokens, and what their sessions may do.
 
-use super::rounds::{after_run_id, run_of_key};
+use super::rounds::run_of_key;
 use super::{Native, RequestId, ServerContext};
 use crate::access::{AuthToken, Denied, Rights};
 use crate::ids::ConnId;
-use crate::limits::RendezvousLimits;
 use crate::node::server::conns::{Conn, Greeting, Protocol};
 use crate::node::server::event::CloseReason;
 use crate::prelude::*;
@@ -28,18 +27,17 @@ pub(super) enum Authenticated {
     Challenged,
 }
 
-/// Checks whether the holder of a token may make a request at the server with this incarnation. Adds the number of keys that it
-/// compared with the token's rights to `keys`.
+/// Checks whether the holder of a token may make a request at a server that recognizes the keys of a run by these arguments
+/// of [`run_of_key`]. Adds the number of keys that it compared with the token's rights to `keys`.
 pub(super) fn may<'k>(
     token: &AuthToken,
-    (incarnation, limits): (u64, &RendezvousLimits),
+    (after_run_id, run_id_bytes_max): (&[u8; 18], usize),
     frame: &ClientFrame<'k>,
     keys: &Cell<u64>,
 ) -> Result<(), Denied<'k>> {
-    let after = after_run_id(incarnation);
     token.rights.check(frame, &|key| {
         keys.set(keys.get() + 1);
-        run_of_key(&after, limits.run_id_bytes_max, key)
+        run_of_key(after_run_id, run_id_bytes_max, key)
     })
 }
 
@@ -140,9 +138,9 @@ impl Native {
         frame: &ClientFrame<'k>,
     ) -> Result<(), Denied<'k>> {
         let Some(token) = self.tokens.get(session) else { return Ok(()) };
-        let server = (self.instance.incarnation, self.rendezvous.limits());
         let keys = Cell::new(0);
-        let allowed = may(token, server, frame, &keys);
+        let run_keys = (&self.after_run_id, self.rendezvous.limits().run_id_bytes_max);
+        let allowed = may(token, run_keys, frame, &keys);
         context.budget.subtract(keys.get());
         allowed
     }

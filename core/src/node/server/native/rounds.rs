@@ -372,7 +372,7 @@ impl Native {
     }
 
     fn stem(&self, run_id: &str) -> Vec<u8> {
-        stem(self.instance.incarnation, run_id)
+        stem(&self.after_run_id, run_id)
     }
 
     /// Returns the prefix of all keys of a round.
@@ -548,8 +548,8 @@ const fn participant(session: SessionId) -> ParticipantId {
 /// Returns the prefix of a run's keys, up to the number of the round. It contains the incarnation of the server, so
 /// that a round does not share keys with a round of the same number at an earlier server. Clients put a slash before
 /// their users' keys.
-fn stem(incarnation: u64, run_id: &str) -> Vec<u8> {
-    [b"/torch.rendezvous.", run_id.as_bytes(), &after_run_id(incarnation)].concat()
+fn stem(after_run_id: &[u8; 18], run_id: &str) -> Vec<u8> {
+    [b"/torch.rendezvous.", run_id.as_bytes(), after_run_id].concat()
 }
 
 /// Returns what follows the id of a run in [`stem`].
@@ -692,7 +692,7 @@ mod tests {
     fn a_round_lies_behind_its_run_and_the_incarnation_of_its_server() {
         for run_id in ["a", "a.1", "a1", "team/job"] {
             let expected = format!("/torch.rendezvous.{run_id}.000000000000001f.");
-            assert_eq!(stem(0x1f, run_id), expected.as_bytes());
+            assert_eq!(stem(&after_run_id(0x1f), run_id), expected.as_bytes());
         }
     }
 }
