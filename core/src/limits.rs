@@ -15,7 +15,7 @@ pub const ALL_KEY_BYTES_MAX: u64 = 16 << 20;
 
 /// Maximum number of elements of all lists of one native request. Unlike a long list of the c10d protocol, which PyTorch's
 /// clients may send, it is served in one turn.
-pub const NATIVE_LIST_MAX: u64 = 32_768;
+pub const NATIVE_LIST_MAX: usize = 32_768;
 /// Maximum length of the body of a frame to a native client, in bytes: 256 MiB. Longer than that of a request, since values
 /// grow through Append.
 pub const NATIVE_ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -52,7 +52,7 @@ impl FrameLimits {
     /// Default limits of the native protocol.
     pub fn native() -> Self {
         Self {
-            keys_max: NATIVE_LIST_MAX,
+            keys_max: NATIVE_LIST_MAX as u64,
             all_key_bytes_max: 8 << 20,
             frame_bytes_max: 32 << 20,
             ..Self::default()

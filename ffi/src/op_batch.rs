@@ -29,7 +29,7 @@ pub unsafe extern "C" fn rdzv_op_transaction(op: *mut rdzv_op, error: *mut *mut 
 /// Counts one more test or request; fails at the limits.
 fn count(body: &mut OpBody, bytes: usize) -> Result<(), Fault> {
     let included = &mut body.included;
-    if included.count >= NATIVE_LIST_MAX {
+    if included.count >= NATIVE_LIST_MAX as u64 {
         let message = format!("the limit of {NATIVE_LIST_MAX} tests and requests is reached");
         return Err(Fault::new(RDZV_LIMIT_EXCEEDED, message));
     }

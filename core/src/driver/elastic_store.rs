@@ -9,6 +9,7 @@ use crate::elastic_store::get_all::{
 };
 use crate::elastic_store::{GroupError, IGNORED_VALUE, Step, UnexpectedOutcome, check_group};
 use crate::error::{Cause, ErrorKind};
+use crate::limits::NATIVE_LIST_MAX;
 use crate::prelude::*;
 use crate::store::call::Outcome;
 
@@ -52,13 +53,18 @@ pub fn get_all(
         let (prefix, peer) = (prefix.into(), store.peer().into());
         ExchangeTimeout { prefix, peer, rank, world_size, timeout, lacking }
     };
-    let data = match store.multi_get(&keys, Timeout::After(timeout)) {
-        Err(error) if is_wait_timeout(&error) => {
-            let lacking = lacking_data(store, prefix, world_size, clock.now());
-            return Err(lacking.map_or_else(|| error.into(), |lacking| timed_out(lacking).into()));
+    let (begun, mut data) = (clock.now(), Vec::with_capacity(keys.len()));
+    // Nobody changes the data of a rank, so they need not be read at one instant.
+    for some in keys.chunks(NATIVE_LIST_MAX) {
+        let left = timeout.saturating_sub(clock.now().since(begun));
+        match store.multi_get(some, Timeout::After(left)) {
+            Err(error) if is_wait_timeout(&error) => {
+                let lacking = lacking_data(store, prefix, world_size, clock.now());
+                return Err(lacking.map_or_else(|| error.into(), |lacking| timed_out(lacking).into()));
+            }
+            values => data.append(&mut values?),
         }
-        data => data?,
-    };
+    }
     let mut barrier = TracedBarrier::new(read_confirmation(prefix, world_size, timeout))?;
     match (run(store, &mut barrier, timeout, &|| rank == 0)?, barrier.barrier_outcome()) {
         (Some(error), Some(BarrierOutcome::TimedOut)) if is_wait_timeout(&error) => {

@@ -5,6 +5,7 @@ use rendezvous_core::driver::native_client::{Branch, Lease, Step, Test, Txn};
 use rendezvous_core::driver::prelude::*;
 use rendezvous_core::driver::store::{Store, Timeout};
 use rendezvous_core::error::{ErrorKind, Operation};
+use rendezvous_core::limits::NATIVE_LIST_MAX;
 
 /// Store for the steps of one worker. When its session has ended, it opens another connection.
 #[derive(Debug)]
@@ -148,15 +149,18 @@ fn value_if_there(store: &Store, key: &str) -> Result<Box<[u8]>, CallError> {
 
 /// Reads all at once, which succeeds if all exist, as they mostly do; otherwise one after the other.
 fn values_if_there(store: &Store, keys: &[Box<str>]) -> Result<Vec<Box<[u8]>>, CallError> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
-    }
-    let names: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
-    match store.multi_get(&names, Timeout::Once) {
-        Ok(values) => Ok(values.into_iter().map(Vec::into_boxed_slice).collect()),
-        Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unsupported) => {
-            keys.iter().map(|key| value_if_there(store, key)).collect()
+    let mut all = Vec::with_capacity(keys.len());
+    for keys in keys.chunks(NATIVE_LIST_MAX) {
+        let names: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+        match store.multi_get(&names, Timeout::Once) {
+            Ok(values) => all.extend(values.into_iter().map(Vec::into_boxed_slice)),
+            Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unsupported) => {
+                for key in keys {
+                    all.push(value_if_there(store, key)?);
+                }
+            }
+            Err(error) => return Err(error),
         }
-        Err(error) => Err(error),
     }
+    Ok(all)
 }
