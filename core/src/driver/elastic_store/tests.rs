@@ -1,7 +1,9 @@
 use super::*;
+use crate::driver::native_client::{NativeClient, NativeClientOptions, NativeRequest};
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store_client::StoreOptions;
 use crate::elastic_store::get_all::{ExchangeTimeout, Lacking};
+use crate::error::Phase;
 use std::format;
 use std::thread;
 use std::vec;
@@ -153,4 +155,21 @@ fn rank_zero_waits_for_the_others_and_they_for_the_data() {
     assert_eq!(ranks.len(), 16);
     let error = synchronize(&store, b"x", 2, 2, "a", short).expect_err("no such rank");
     assert_eq!(error.to_string(), "The rank (2) must be at least 0 and less than the world size (2).");
+}
+
+#[test]
+fn the_data_of_more_ranks_than_one_native_request_may_name_are_read() {
+    const RANKS: i64 = 40_000;
+    let (server, _) = server();
+    let native = NativeClientOptions { connect_timeout: SOON, ..NativeClientOptions::default() };
+    let client = NativeClient::connect("127.0.0.1", server.local_addr().port(), native).expect("connected");
+    let many = NativeRequest::LeaseAttach { lease: 1, keys: &[&b"k"[..]; 32_769] };
+    let error = client.request(&many, Timeout::After(SOON)).expect_err("refused");
+    assert_eq!((error.kind(), error.call().phase()), (ErrorKind::LimitExceeded, Phase::Sending));
+    let store = Store::over(Arc::new(client));
+    let keys = data_keys("data", RANKS);
+    let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), key.as_bytes())).collect();
+    pairs.chunks(30_000).for_each(|some| store.multi_set(some, Timeout::After(SOON)).expect("set"));
+    let data = get_all(&store, 1, "data", RANKS, SOON).expect("all data is there");
+    assert!(data.len() == keys.len() && data.iter().zip(&keys).all(|(data, key)| **data == *key.as_bytes()));
 }

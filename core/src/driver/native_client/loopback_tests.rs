@@ -2,7 +2,6 @@
 
 use super::tests::{entry, options, terms};
 use super::*;
-use crate::driver::elastic_store::get_all;
 use crate::driver::server::{Server, ServerOptions};
 use crate::driver::store::Store;
 use crate::driver::store_client::StoreOptions;
@@ -307,21 +306,6 @@ fn keys_that_are_too_long_together_are_refused_before_they_are_sent() {
         assert_eq!(server.stats().expect("it runs").requests, before);
     }
     assert!(client.request(&NativeRequest::Read { keys: &keys[..1000] }, NOW).is_ok());
-    let many = NativeRequest::LeaseAttach { lease: 1, keys: &[&b"k"[..]; 32_769] };
-    let error = client.request(&many, WHILE).expect_err("refused");
-    assert_eq!((error.kind(), error.call().phase()), (ErrorKind::LimitExceeded, Phase::Sending));
-}
-
-#[test]
-fn the_data_of_more_ranks_than_one_request_may_name_are_read() {
-    const RANKS: usize = 40_000;
-    let server = server();
-    let store = Store::over(Arc::new(session(&server, "n0")));
-    let keys: Vec<String> = (0..RANKS).map(|rank| format!("data{rank}")).collect();
-    let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), key.as_bytes())).collect();
-    pairs.chunks(30_000).for_each(|some| store.multi_set(some, WHILE).expect("set"));
-    let data = get_all(&store, 1, "data", RANKS as i64, SOON).expect("all data is there");
-    assert!(data.iter().zip(&keys).all(|(data, key)| **data == *key.as_bytes()) && data.len() == RANKS);
 }
 
 #[test]
