@@ -54,7 +54,7 @@ pub fn get_all(
         ExchangeTimeout { prefix, peer, rank, world_size, timeout, lacking }
     };
     let (begun, mut data) = (clock.now(), Vec::with_capacity(keys.len()));
-    // Nobody changes the data of a rank, so they need not be read at one instant.
+    // The data of a rank never change, so they need not be read at one instant.
     for some in keys.chunks(NATIVE_LIST_MAX) {
         let left = timeout.saturating_sub(clock.now().since(begun));
         match store.multi_get(some, Timeout::After(left)) {
