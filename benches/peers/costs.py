@@ -285,13 +285,14 @@ def long_values(server: Server) -> dict:
     client, native = C10d(server.port), Native(server.port, b"any")
     client.add(b"/done", 1)
     keys, value = [b"/long/%d" % number for number in range(31)], bytes(8 * MIB - 64)
-    pairs = struct.pack("<Q", 3) + b"".join(text(key) + text(value) for key in keys[:3])
+    pairs = struct.pack("<Q", 4) + b"".join(text(key) + text(value) for key in keys[:4])
 
     def work() -> None:
         client.multi_set(keys, value)
         client.add(b"/done", 1)
         native.ask(0x001A, 1, pairs)
-        native.frames()
+        kind, _ = native.frames()
+        assert kind == 0x8010, f"frame {kind:#x}"
 
     return others_wait(server, work)
 
@@ -555,8 +556,8 @@ def nested_watches(server: Server) -> dict:
 
 
 ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, long_values,
-        long_answers, random_keys, ordered_store, barrier_names, full_store, leased_keys, session_end, leases, timeouts, arrivals, transaction,
-        deletes, long_queue, nested_watches]
+        long_answers, random_keys, ordered_store, barrier_names, full_store, leased_keys, session_end, leases,
+        timeouts, arrivals, transaction, deletes, long_queue, nested_watches]
 
 
 def main() -> int:

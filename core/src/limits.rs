@@ -59,6 +59,15 @@ impl FrameLimits {
         }
     }
 
+    /// Checks the number of elements of a list.
+    ///
+    /// # Errors
+    /// The limit that is exceeded.
+    pub const fn check_count(&self, count: u64) -> Result<(), LimitError> {
+        let count_max = self.keys_max;
+        if count <= count_max { Ok(()) } else { Err(LimitError::Keys { count, count_max }) }
+    }
+
     /// Checks the next key of a request, of this length. `all_bytes` is the length of all its keys so far.
     ///
     /// # Errors
@@ -203,8 +212,8 @@ pub struct ServerLimits {
     /// all sessions, together, in bytes. Where it would be exceeded, the server ends the connection or session that holds most.
     pub buffered_bytes_max: u64,
     /// Maximum work for one input, in units of about 200 ns: a look at one key, or a copy of
-    /// [`COPIED_BYTES_PER_UNIT`]. A request, or a part of a long list, is executed as a whole; further requests of its connection, and what else
-    /// is left to do, follow in later turns.
+    /// [`COPIED_BYTES_PER_UNIT`]. A request, or a part of a long list, is executed as a whole; further requests of its
+    /// connection, and what else is left to do, follow in later turns.
     pub work_per_input_max: u64,
     /// Maximum number of conditions and writes of one transaction, which is executed in one turn.
     pub txn_parts_max: usize,

@@ -96,8 +96,8 @@ pub(crate) struct Arguments {
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// Returns the failure of an operation that would exceed the size of a frame.
-pub(crate) fn check_bytes(bytes: usize) -> Result<(), Fault> {
-    let bytes_max = FrameLimits::default().frame_bytes_max;
+pub(crate) fn check_bytes(bytes: usize, limits: &FrameLimits) -> Result<(), Fault> {
+    let bytes_max = limits.frame_bytes_max;
     if bytes > bytes_max {
         let message = format!("the operation has {bytes} bytes, which is over the limit of {bytes_max}");
         return Err(Fault::new(RDZV_LIMIT_EXCEEDED, message));
@@ -338,7 +338,7 @@ impl OpBody {
         // All is checked before anything is copied.
         let mut total = 0_usize;
         each(&mut |argument| total = total.saturating_add(argument.len()).saturating_add(8))?;
-        check_bytes(total)?;
+        check_bytes(total, &FrameLimits::default())?;
         self.arguments.packed.reserve(total);
         let packed = &mut self.arguments;
         each(&mut |argument| packed.push(argument))

@@ -4,7 +4,7 @@ use crate::op::{OpBody, check_bytes, rdzv_op};
 use crate::op_kind::OpKind;
 use crate::prelude::*;
 use rendezvous_core::driver::native_client::{BatchStep, Branch, Step, Test};
-use rendezvous_core::limits::NATIVE_LIST_MAX;
+use rendezvous_core::limits::{FrameLimits, NATIVE_LIST_MAX};
 
 /// Makes the operation an empty batch: requests that the server executes in order in one step. Each has
 /// its own result; one that fails does not stop the others. It may include `set`, `add`, `compare_set`,
@@ -34,7 +34,7 @@ fn count(body: &mut OpBody, bytes: usize) -> Result<(), Fault> {
         return Err(Fault::new(RDZV_LIMIT_EXCEEDED, message));
     }
     let total = included.bytes.saturating_add(bytes);
-    check_bytes(total)?;
+    check_bytes(total, &FrameLimits::native())?;
     (included.count, included.bytes) = (included.count + 1, total);
     Ok(())
 }
@@ -68,7 +68,7 @@ fn step(part: &OpBody) -> Option<BatchStep> {
 /// once.
 ///
 /// Errors of this and the functions below: `RDZV_INVALID_ARGUMENT` (`op` is no batch or transaction, or
-/// `part` is not allowed in it), `RDZV_LIMIT_EXCEEDED` (32,768 tests and requests, or 256 MiB),
+/// `part` is not allowed in it), `RDZV_LIMIT_EXCEEDED` (32,768 tests and requests, or 32 MiB),
 /// `RDZV_REENTRANT`.
 ///
 /// A server refuses with `RDZV_LIMIT_EXCEEDED` a transaction of more than 4,096 tests and writes, and
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn rdzv_op_require_value(
 ) -> rdzv_status {
     guard::on!(error, op, |body| {
         let value = bytes(value, value_len, "value")?;
-        check_bytes(value_len)?;
+        check_bytes(value_len, &FrameLimits::native())?;
         body.require(key, key_len, Test::Value(value.into()))
     })
 }

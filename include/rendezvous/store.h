@@ -660,7 +660,7 @@ rdzv_status rdzv_op_transaction(rdzv_op *op, rdzv_error **error);
 // once.
 //
 // Errors of this and the functions below: `RDZV_INVALID_ARGUMENT` (`op` is no batch or transaction, or
-// `part` is not allowed in it), `RDZV_LIMIT_EXCEEDED` (32,768 tests and requests, or 256 MiB),
+// `part` is not allowed in it), `RDZV_LIMIT_EXCEEDED` (32,768 tests and requests, or 32 MiB),
 // `RDZV_REENTRANT`.
 //
 // A server refuses with `RDZV_LIMIT_EXCEEDED` a transaction of more than 4,096 tests and writes, and

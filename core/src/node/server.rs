@@ -22,7 +22,7 @@ use crate::access::Access;
 use crate::ids::ConnId;
 use crate::limits::ServerLimits;
 use crate::prelude::*;
-use crate::store::engine::{ApplyError, Engine, PartOf};
+use crate::store::engine::{ApplyError, Engine, PartPosition};
 use crate::store::op::Request;
 use crate::store::server_conn::{Next, POOLED_BYTES_MAX, ServerConn, answer, release};
 use crate::time::{PauseDetector, Poller};
@@ -443,12 +443,12 @@ impl Server {
             }
             let Self { conns, engine, limits, stats, native, budget, .. } = &mut *self;
             let (request, bytes, part) = match &taken {
-                Some(part) => (&part.request, part.bytes, part.part_of),
-                None => (request, used - begun, PartOf::WHOLE),
+                Some(part) => (&part.request, part.bytes, part.position),
+                None => (request, used - begun, PartPosition::WHOLE),
             };
             let releases = taken.as_ref().map_or(0, |part| part.releases);
             budget.copied(bytes);
-            stats.requests += u64::from(part.is_last);
+            stats.requests += u64::from(part.is_first);
             let outcome = engine.apply_part(id, request, part);
             let applied = match outcome {
                 Ok(ref applied) => applied,

@@ -136,11 +136,7 @@ impl<'a> Call<'a> {
             let bytes_max = limits.value_bytes_max;
             if bytes <= bytes_max { Ok(()) } else { Err(LimitError::Value { bytes, bytes_max }) }
         };
-        let count_fits = |count: usize| {
-            let count = count as u64;
-            let count_max = limits.keys_max;
-            if count <= count_max { Ok(()) } else { Err(LimitError::Keys { count, count_max }) }
-        };
+        let count_fits = |count: usize| limits.check_count(count as u64);
         let Self::Store(request, _) = self else { return Ok(()) };
         match *request {
             Request::NumKeys | Request::ListKeys | Request::CancelWait => Ok(()),

@@ -80,15 +80,15 @@ pub enum Readiness {
     NotReady,
 }
 
-/// Which part of a request is applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Position of a part in its request.
+#[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
-pub struct PartOf {
+pub struct PartPosition {
     pub is_first: bool,
     pub is_last: bool,
 }
 
-impl PartOf {
+impl PartPosition {
     /// A request that is applied as a whole.
     pub const WHOLE: Self = Self { is_first: true, is_last: true };
 }
@@ -265,7 +265,7 @@ impl Engine {
         waiter: impl Into<WaiterId>,
         request: &Request<'a>,
     ) -> Result<Applied<'a>, ApplyError> {
-        self.apply_part(waiter, request, PartOf::WHOLE)
+        self.apply_part(waiter, request, PartPosition::WHOLE)
     }
 
     /// Applies one request of `waiter`, or a part of its long list. A wait ends at its last part at the earliest. The waiter has no
@@ -278,7 +278,7 @@ impl Engine {
         &'a mut self,
         waiter: impl Into<WaiterId>,
         request: &Request<'a>,
-        part: PartOf,
+        part: PartPosition,
     ) -> Result<Applied<'a>, ApplyError> {
         self.execute(waiter.into(), request, part)
     }
@@ -287,7 +287,7 @@ impl Engine {
         &'a mut self,
         waiter: WaiterId,
         request: &Request<'a>,
-        part: PartOf,
+        part: PartPosition,
     ) -> Result<Applied<'a>, ApplyError> {
         self.released.clear();
         self.count_work(work_of(request));
@@ -534,22 +534,20 @@ impl Engine {
         &mut self,
         waiter: WaiterId,
         keys: Keys<'_>,
-        part: PartOf,
+        part: PartPosition,
     ) -> Result<Answer<'static>, ApplyError> {
         let kind = match waiter {
             WaiterId::Conn(_) => WaitKind::Item,
             WaiterId::Request(_) => WaitKind::Presence,
         };
-        let mut wait = match part {
-            PartOf::WHOLE => None,
-            PartOf { is_first: true, .. } => {
-                self.check_waits(waiter, 0)?;
-                Some(self.waits.open_partial(waiter, kind))
-            }
+        let mut wait = self.waits.partial(waiter);
+        if part.is_first && !part.is_last {
+            self.check_waits(waiter, 0)?;
+            wait = Some(self.waits.open_partial(waiter, kind));
+        } else if !part.is_first && wait.is_none() {
             // It has been given up since the first part: its client has ended, or one of its keys can no longer be set.
-            _ if self.waits.partial(waiter).is_none() => return Ok(Answer::Parked),
-            _ => self.waits.partial(waiter),
-        };
+            return Ok(Answer::Parked);
+        }
         if let Some(first) = self.first_missing(keys) {
             // It frees what has ended, so it comes before the growth is computed.
             self.check_waits(waiter, keys.len())?;

@@ -113,7 +113,7 @@ impl ServerConn {
             None => Box::new(LongList::of(request, frame.len())?),
         };
         let part = list.take_part(request, frame);
-        self.list = (!part.part_of.is_last).then_some(list);
+        self.list = (!part.position.is_last).then_some(list);
         Some(part)
     }
 

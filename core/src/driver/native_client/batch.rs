@@ -3,7 +3,7 @@
 
 use super::Loss;
 use super::session_driver::EncodedRequest;
-use crate::error::{Failure, LimitError, Operation, Phase};
+use crate::error::{Failure, Operation, Phase};
 use crate::limits::FrameLimits;
 use crate::prelude::*;
 use crate::store::op::{Key, Keys};
@@ -141,10 +141,10 @@ pub(super) fn check_keys<'a>(
     scope: &[u8],
     limits: &FrameLimits,
 ) -> Result<(), (&'a [u8], Loss)> {
-    let (mut all_bytes, count_max) = (0, limits.keys_max);
+    let mut all_bytes = 0;
     for (key, count) in keys.zip(1..) {
-        let fits = limits.check_key(scope.len() + key.len(), &mut all_bytes);
-        let fits = if count > count_max { Err(LimitError::Keys { count, count_max }) } else { fits };
+        let key_fits = limits.check_key(scope.len() + key.len(), &mut all_bytes);
+        let fits = key_fits.and_then(|()| limits.check_count(count));
         fits.map_err(|limit| (key, Loss::of(Failure::limit(Phase::Sending, limit))))?;
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! A MULTI_SET, MULTI_GET or WAIT with a long list, which the server executes part by part.
 
-use crate::store::engine::PartOf;
+use crate::store::engine::PartPosition;
 use crate::store::op::{Keys, Pairs, Request, split_packed};
 
 /// Number of keys of a part of a MULTI_SET or WAIT. A shorter list is executed as a whole.
@@ -20,7 +20,7 @@ pub struct Part<'f> {
     /// Length of the part, in bytes.
     pub bytes: usize,
     /// Whether it is the first part, and the last one.
-    pub part_of: PartOf,
+    pub position: PartPosition,
     /// Number of ends of waits that the client gets after this last part.
     pub releases: u32,
 }
@@ -68,7 +68,7 @@ impl LongList {
         }
         let bytes = left.len() - after.len();
         (self.keys_left, self.bytes_left) = (self.keys_left - count, after.len());
-        let part_of = PartOf { is_first: !self.is_begun, is_last: self.keys_left == 0 };
+        let position = PartPosition { is_first: !self.is_begun, is_last: self.keys_left == 0 };
         self.is_begun = true;
         let list = &left[..bytes];
         let request = match request {
@@ -76,6 +76,6 @@ impl LongList {
             Request::MultiGet { .. } => Request::MultiGet { keys: Keys::packed(count, list) },
             _ => Request::Wait { keys: Keys::packed(count, list) },
         };
-        Part { request, bytes, part_of, releases: if part_of.is_last { self.releases } else { 0 } }
+        Part { request, bytes, position, releases: if position.is_last { self.releases } else { 0 } }
     }
 }

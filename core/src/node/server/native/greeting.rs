@@ -27,8 +27,8 @@ pub(super) enum Authenticated {
     Challenged,
 }
 
-/// Checks whether the holder of a token may make a request at a server that recognizes the keys of a run by these arguments
-/// of [`run_of_key`]. Adds the number of keys that it compared with the token's rights to `keys`.
+/// Checks whether the holder of a token may make a request. The pair is what [`run_of_key`] needs to find the run of a key.
+/// Adds the number of keys that it compared with the token's rights to `keys`.
 pub(super) fn may<'k>(
     token: &AuthToken,
     (after_run_id, run_id_bytes_max): (&[u8; 18], usize),

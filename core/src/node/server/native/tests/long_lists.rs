@@ -106,11 +106,11 @@ fn a_long_wait_ends_once_after_all_keys_have_existed_whenever_they_are_set() {
                     tick(&mut rig);
                 }
             }
-            // A key that has existed need not exist any more.
             for name in names.iter().filter(|&name| *name != names[last]) {
                 rig.send(setter, &set(name.as_bytes(), b"v"));
             }
             rig.finish();
+            // A key that has existed need not exist any more.
             rig.send(setter, &frame(Request::Delete { key: key("/k8") }));
             assert_eq!(rig.got(waiter), [], "{turns} turns: {} is missing", names[last]);
             rig.send(setter, &set(names[last].as_bytes(), b"v"));
@@ -182,6 +182,7 @@ fn a_multi_set_that_is_refused_in_a_later_part_closes_the_connection() {
     rig.finish();
     assert!(matches!(rig.closed[&writer], CloseReason::Refused(ApplyError::Full(_))), "{:?}", rig.closed);
     assert_eq!(rig.server.engine.key_count(), 256, "the pairs of the first part stay");
+    assert_eq!(rig.server.stats().requests, 1, "it is counted although it was refused");
 }
 
 #[test]
