@@ -180,11 +180,30 @@ impl Default for UngreetedLimits {
     }
 }
 
+/// Sizes of the parts in which the server executes a long list of keys of a c10d request. All are at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartLimits {
+    /// Maximum number of keys of a part of a MULTI_SET or WAIT.
+    pub keys_max: usize,
+    /// Length from which on such a part gets no further keys, in bytes.
+    pub bytes_high: usize,
+    /// Maximum number of keys of a part of a MULTI_GET. The values of a part are those of one instant.
+    pub read_keys_max: usize,
+}
+
+impl Default for PartLimits {
+    fn default() -> Self {
+        Self { keys_max: 256, bytes_high: 1 << 20, read_keys_max: 8192 }
+    }
+}
+
 /// Limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// Limits of one c10d request.
     pub c10d_frame: FrameLimits,
+    /// Sizes of the parts in which a long one is executed.
+    pub c10d_part: PartLimits,
     /// Limits of one native request.
     pub native_frame: FrameLimits,
     /// Limits of the contents of the store.
@@ -232,6 +251,7 @@ impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             c10d_frame: FrameLimits::default(),
+            c10d_part: PartLimits::default(),
             native_frame: FrameLimits::native(),
             engine: EngineLimits::default(),
             session: SessionLimits::default(),

@@ -431,7 +431,7 @@ impl Server {
                 }
             };
             let queues = machine.unused_wakes(request);
-            let taken = machine.next_part(request, &input[begun..used]);
+            let taken = machine.next_part(request, &input[begun..used], &limits.c10d_part);
             if !queues.is_empty() {
                 self.pass_on(&queues);
             }

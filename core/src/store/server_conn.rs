@@ -6,7 +6,7 @@ mod outbox;
 pub use long_list::Part;
 pub use outbox::{BufferPool, Outbox, POOLED_BYTES_MAX, Writer as OutboxWriter, held_bytes};
 
-use crate::limits::FrameLimits;
+use crate::limits::{FrameLimits, PartLimits};
 use crate::prelude::*;
 use crate::shared::SharedBytes;
 use crate::store::engine::{Answer, Readiness};
@@ -107,10 +107,15 @@ impl ServerConn {
     /// Returns the next part of a request that is to be executed part by part; `None` if it is to be executed as a whole.
     /// `frame` is the frame of the request. The owner calls it until it has returned the last part.
     #[inline]
-    pub fn next_part<'f>(&mut self, request: &Request<'_>, frame: &'f [u8]) -> Option<Part<'f>> {
+    pub fn next_part<'f>(
+        &mut self,
+        request: &Request<'_>,
+        frame: &'f [u8],
+        limits: &PartLimits,
+    ) -> Option<Part<'f>> {
         let mut list = match self.list.take() {
             Some(list) => list,
-            None => Box::new(LongList::of(request, frame.len())?),
+            None => Box::new(LongList::of(request, frame.len(), limits)?),
         };
         let part = list.take_part(request, frame);
         self.list = (!part.position.is_last).then_some(list);

@@ -6,7 +6,7 @@ use crate::frames;
 use crate::model::Model;
 use crate::rig::Rig;
 use rendezvous_core::ids::ConnId;
-use rendezvous_core::limits::{FrameLimits, ServerLimits};
+use rendezvous_core::limits::{FrameLimits, PartLimits, ServerLimits};
 use rendezvous_core::node::server::{CloseReason, Input};
 use rendezvous_core::store::op::Request;
 use rendezvous_core::time::{Duration, Instant};
@@ -28,7 +28,10 @@ pub fn server(bytes: &[u8]) {
     // With a low limit requests wait while answers are unread, and then find another state of the store. Only the
     // counts are checked then.
     let unsent_bytes_high = entropy.choose(&[1 << 20, 1 << 20, 50]);
-    let limits = ServerLimits { unsent_bytes_high, ..ServerLimits::default() };
+    // By the last byte, so that inputs from before lists were executed in parts keep their meaning.
+    let keys_max = [256, 1, 2][usize::from(bytes.last().copied().unwrap_or(0)) / 8 % 3];
+    let c10d_part = PartLimits { keys_max, read_keys_max: keys_max, ..PartLimits::default() };
+    let limits = ServerLimits { unsent_bytes_high, c10d_part, ..ServerLimits::default() };
     let mut world = World {
         rig: Rig::new(limits),
         model: (unsent_bytes_high > 50).then(|| Model::new(limits.engine)),

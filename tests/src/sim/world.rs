@@ -17,7 +17,7 @@ use crate::sim::harness::revisions::Revisions;
 use crate::sim::harness::sim_operation::SimOperation;
 use crate::sim::harness::sim_rng::SimRng;
 use crate::sim::harness::trace::Trace;
-use rendezvous_core::limits::ServerLimits;
+use rendezvous_core::limits::{PartLimits, ServerLimits};
 use rendezvous_core::store::call::GetMode;
 use rendezvous_core::store::dial::Rounds;
 use rendezvous_core::time::{Duration, Instant};
@@ -88,6 +88,14 @@ impl SimContext {
         }
     }
 
+    /// Lets the server execute one or two keys of a list in a turn, and leave the rest and most else to later turns.
+    pub(super) const fn split_lists(&mut self, limits: &mut ServerLimits, seed: u64) {
+        self.history.splits_lists = true;
+        limits.work_per_input_max = 1 + seed % 5;
+        limits.c10d_part =
+            PartLimits { keys_max: 1 + (seed / 64 % 2) as usize, bytes_high: 1 << 20, read_keys_max: 1 };
+    }
+
     /// Returns what happens next, and advances the time to it.
     pub(super) fn next(&mut self) -> Result<Option<Happening>, CheckError> {
         let (network, event_queue) = (self.network.next_at(), self.event_queue.next_at());
@@ -115,7 +123,7 @@ impl SimContext {
         played: Result<Counts, CheckError>,
     ) -> Result<Report, Failure> {
         let Self { now, history, trace, sabotage, events, .. } = self;
-        let played = played.and_then(|counts| Ok((counts, oracle::check_history(history.records())?)));
+        let played = played.and_then(|counts| Ok((counts, oracle::check_history(&history)?)));
         match played {
             Ok((counts, outcome)) => Ok(Report {
                 trace_hash: trace.hash(),
@@ -193,9 +201,13 @@ impl World {
             context.event_queue.schedule(at, WorldEvent::Fault(fault));
         }
         context.event_queue.schedule(storm_ends, WorldEvent::PhaseDue);
+        let mut limits = server_limits(&mut sim_rng);
+        if options.sabotage == Sabotage::None && seed % 4 == 1 {
+            context.split_lists(&mut limits, seed);
+        }
         let host = Host::new(
             (SimRng::new(seed, 2), Accepting::new(SimRng::new(seed, 4), options.sabotage == Sabotage::None)),
-            server_limits(&mut sim_rng),
+            limits,
             options.sabotage,
             (ClientConduct::Polite, Security::Plain),
         );

@@ -1,14 +1,9 @@
 //! A MULTI_SET, MULTI_GET or WAIT with a long list, which the server executes part by part.
 
+use crate::limits::PartLimits;
 use crate::store::engine::PartPosition;
 use crate::store::op::{Keys, Pairs, Request, split_packed};
 
-/// Number of keys of a part of a MULTI_SET or WAIT. A shorter list is executed as a whole.
-const PART_KEYS: usize = 256;
-/// Length from which on such a part gets no further keys, in bytes.
-const PART_BYTES: usize = 1 << 20;
-/// Number of keys of a part of a MULTI_GET. The values of a part are those of one instant.
-const READ_PART_KEYS: usize = 8192;
 /// Offset of the list in its frame: the opcode and the number of elements come first.
 const LIST_OFFSET: usize = 9;
 
@@ -33,25 +28,25 @@ pub(super) struct LongList {
     keys_left: usize,
     bytes_left: usize,
     keys_max: usize,
-    bytes_max: usize,
+    bytes_high: usize,
     /// Ends of waits that must not come within the answer.
     pub(super) releases: u32,
 }
 
 impl LongList {
-    /// Returns the whole list of a request if it is executed in parts.
+    /// Returns the whole list of a request if it is executed in parts. A list that fits into one is executed as a whole.
     #[inline]
-    pub(super) fn of(request: &Request<'_>, frame_bytes: usize) -> Option<Self> {
-        let (keys_left, keys_max, bytes_max) = match request {
-            Request::Wait { keys } => (keys.len(), PART_KEYS, PART_BYTES),
-            Request::MultiSet { pairs } => (pairs.len(), PART_KEYS, PART_BYTES),
-            Request::MultiGet { keys } => (keys.len(), READ_PART_KEYS, usize::MAX),
+    pub(super) fn of(request: &Request<'_>, frame_bytes: usize, limits: &PartLimits) -> Option<Self> {
+        let (keys_left, keys_max, bytes_high) = match request {
+            Request::Wait { keys } => (keys.len(), limits.keys_max, limits.bytes_high),
+            Request::MultiSet { pairs } => (pairs.len(), limits.keys_max, limits.bytes_high),
+            Request::MultiGet { keys } => (keys.len(), limits.read_keys_max, usize::MAX),
             _ => return None,
         };
         let bytes_left = frame_bytes.saturating_sub(LIST_OFFSET);
         let list =
-            Self { frame_bytes, is_begun: false, keys_left, bytes_left, keys_max, bytes_max, releases: 0 };
-        (keys_left > keys_max || bytes_left > bytes_max).then_some(list)
+            Self { frame_bytes, is_begun: false, keys_left, bytes_left, keys_max, bytes_high, releases: 0 };
+        (keys_left > keys_max || bytes_left > bytes_high).then_some(list)
     }
 
     /// Removes the first part of this list of `request`, which is in `frame`.
@@ -59,7 +54,7 @@ impl LongList {
         let has_values = matches!(request, Request::MultiSet { .. });
         let left = &frame[frame.len() - self.bytes_left..];
         let (mut after, mut count) = (left, 0);
-        while count < self.keys_left.min(self.keys_max) && left.len() - after.len() < self.bytes_max {
+        while count < self.keys_left.min(self.keys_max) && left.len() - after.len() < self.bytes_high {
             split_packed(&mut after);
             if has_values {
                 split_packed(&mut after);

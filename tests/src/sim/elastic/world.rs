@@ -159,8 +159,7 @@ impl World {
         context.event_queue.schedule(storm_ends, WorldEvent::Elastic(Cue::PhaseDue));
         let mut limits = server_limits(&mut sim_rng);
         if is_intact && seed / 16 % 4 == 1 {
-            // So little that most inputs leave work to later turns.
-            limits.work_per_input_max = 1 + seed % 5;
+            context.split_lists(&mut limits, seed);
         }
         if has_tls {
             context.security = Security::Tls;
@@ -220,7 +219,8 @@ impl World {
         let played = self.run().and_then(|()| self.referee.check_at_end());
         let nodes = self.nodes.len();
         let of_c10d = self.context.history.records().iter().filter(|record| nodes <= record.actor);
-        let played = played.and_then(|()| self.context.revisions.check(of_c10d));
+        let played =
+            played.and_then(|()| self.context.revisions.check(of_c10d, self.context.history.splits_lists));
         let late_writes = self.late_writers.iter().map(|late_writer| late_writer.disconnects).sum::<u64>();
         let checked = *played.as_ref().unwrap_or(&revisions::Counts::default());
         let mut counts = vec![

@@ -19,6 +19,9 @@ pub(in crate::sim) struct Record {
 
 #[derive(Debug, Default)]
 pub(in crate::sim) struct History {
+    /// Whether the server executes a MULTI_SET or MULTI_GET of PyTorch's protocol key by key, so that others' requests come
+    /// in between.
+    pub(in crate::sim) splits_lists: bool,
     records: Vec<Record>,
     moments: u64,
 }

@@ -7,7 +7,7 @@
 //! - Counters: each answered ADD counts once, and one that was not answered at most once.
 //! - Barriers: no arrival is released before enough participants have begun to arrive.
 
-use super::history::{CheckError, Record};
+use super::history::{CheckError, History, Record};
 use super::linear::{self, Action, Operation, SearchResult};
 use super::sim_operation::{Answer, End, SimOperation, chunk};
 use rendezvous_core::error::Effect;
@@ -23,7 +23,8 @@ pub(in crate::sim) struct Outcome {
 /// Store of an operation, by the server's process, and the name of the object.
 type ObjectKey<'a> = (u32, &'a str);
 
-pub(in crate::sim) fn check_history(records: &[Record]) -> Result<Outcome, CheckError> {
+pub(in crate::sim) fn check_history(history: &History) -> Result<Outcome, CheckError> {
+    let records = history.records();
     let mut objects: BTreeMap<ObjectKey<'_>, Vec<Operation>> = BTreeMap::new();
     let mut counters: BTreeMap<ObjectKey<'_>, Vec<Addition>> = BTreeMap::new();
     let mut barriers: BTreeMap<ObjectKey<'_>, Vec<&Record>> = BTreeMap::new();
@@ -44,8 +45,9 @@ pub(in crate::sim) fn check_history(records: &[Record]) -> Result<Outcome, Check
             }
             sim_operation => {
                 // In the calm phase the answers are known beforehand, and the script compares them.
-                for (name, action) in
-                    actions_of(sim_operation, end)?.into_iter().filter(|(name, _)| !name.starts_with("calm/"))
+                for (name, action) in actions_of(sim_operation, end, history.splits_lists)?
+                    .into_iter()
+                    .filter(|(name, _)| !name.starts_with("calm/"))
                 {
                     let ended = record.answered_at();
                     objects.entry((epoch, name)).or_default().push(Operation {
@@ -92,8 +94,13 @@ impl Record {
     }
 }
 
-/// Returns the effects of an operation on objects, as far as it had or may have had any.
-fn actions_of<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a str, Action)>, CheckError> {
+/// Returns the effects of an operation on objects, as far as it had or may have had any. A pair of keys is one object, unless
+/// the server `splits_lists`.
+fn actions_of<'a>(
+    sim_operation: &'a SimOperation,
+    end: &End,
+    splits_lists: bool,
+) -> Result<Vec<(&'a str, Action)>, CheckError> {
     let answer = match end {
         End::Responded(answer) => Some(answer),
         End::Failed(_, Effect::None) => return Ok(Vec::new()),
@@ -137,11 +144,18 @@ fn actions_of<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a
         (SimOperation::Wait { names }, Some(Answer::Done)) => {
             names.iter().map(|name| (name.as_str(), Action::Present)).collect()
         }
+        (SimOperation::MultiSet { pairs }, _) if splits_lists && !pairs[0].0.starts_with("calm/") => {
+            let writes = pairs.iter().map(|(name, value)| (name, numbers(pair_of(name), value)));
+            let writes = writes.map(|(name, numbers)| Ok((name.as_str(), Action::Write(numbers?))));
+            writes.collect::<Result<_, _>>()?
+        }
         (SimOperation::MultiSet { pairs }, _) => {
             let name = pair_of(&pairs[0].0);
             let numbers = if name.starts_with("calm/") { Vec::new() } else { numbers(name, &pairs[0].1)? };
             vec![(name, Action::Write(numbers))]
         }
+        // One of them was absent, and it is not known which.
+        (SimOperation::MultiGet { .. }, Some(Answer::Missing)) if splits_lists => Vec::new(),
         (SimOperation::MultiGet { names, .. }, Some(Answer::Missing)) => {
             vec![(pair_of(&names[0]), Action::Absent)]
         }
@@ -149,6 +163,12 @@ fn actions_of<'a>(sim_operation: &'a SimOperation, end: &End) -> Result<Vec<(&'a
             let name = pair_of(&names[0]);
             if name.starts_with("calm/") {
                 return Ok(Vec::new());
+            }
+            if splits_lists {
+                let reads =
+                    names.iter().zip(values).map(|(name, value)| (name, numbers(pair_of(name), value)));
+                let reads = reads.map(|(name, numbers)| Ok((name.as_str(), Action::Read(numbers?))));
+                return reads.collect();
             }
             if values[0] != values[1] {
                 return Err(CheckError(format!("{sim_operation}: {end}: half of what was set together")));

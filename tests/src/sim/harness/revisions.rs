@@ -270,15 +270,17 @@ impl Revisions {
         watch.frames.push((moment, watch.reports.last().map_or(0, |report| report.revision)));
     }
 
-    /// Checks the whole history. `records` has the operations of c10d.
+    /// Checks the whole history. `records` has the operations of c10d, of which each key of a list has a position of its own
+    /// if the server `splits_lists`.
     pub(in crate::sim) fn check<'r>(
         &self,
         records: impl Iterator<Item = &'r Record> + Clone,
+        splits_lists: bool,
     ) -> Result<Counts, CheckError> {
         let lives: BTreeSet<u32> = self.requests.iter().filter_map(|request| request.life).collect();
         let (mut counts, mut before) = (Counts::default(), None);
         for number in lives {
-            let located = Life::new(number, before, self, &[])?.locate(records.clone());
+            let located = Life::new(number, before, self, &[])?.locate(records.clone(), splits_lists);
             counts.located += located.len() as u64;
             let life = Life::new(number, before, self, &located)?;
             life.check(&mut counts)?;

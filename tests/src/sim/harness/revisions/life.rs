@@ -262,8 +262,13 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// Returns those operations of c10d whose positions follow from the values that they name.
-    pub(super) fn locate<'r>(&self, records: impl Iterator<Item = &'r Record>) -> Vec<Request> {
+    /// Returns those operations of c10d whose positions follow from the values that they name; of lists, each key as one if
+    /// the server `splits_lists`.
+    pub(super) fn locate<'r>(
+        &self,
+        records: impl Iterator<Item = &'r Record>,
+        splits_lists: bool,
+    ) -> Vec<Request> {
         let values = self.changes.iter().filter_map(|(&revision, change)| match &change.content {
             Content::Value(value) => Some(((&change.key[..], &value[..]), revision)),
             _ => None,
@@ -276,35 +281,46 @@ impl<'a> Life<'a> {
         };
         let set =
             |name: &str, value: &[u8]| Change { key: key_of(name), content: Content::Value(value.to_vec()) };
-        let locate = |operation: &SimOperation, answer: &Answer| {
-            let (writes, outcome) = match (operation, answer) {
+        let found = |pairs: &mut dyn Iterator<Item = (&String, &Vec<u8>)>| {
+            let found: Vec<_> = pairs.filter_map(|(name, value)| found(name, value)).collect();
+            (!found.is_empty()).then_some((Vec::new(), Outcome::Found(found)))
+        };
+        let applied = |pairs: &[(String, Vec<u8>)]| {
+            let (name, value) = pairs.last()?;
+            let writes = pairs.iter().map(|(name, value)| set(name, value)).collect();
+            Some((writes, Outcome::Applied { branch: 0, last: revision_of(name, value)? }))
+        };
+        let locate = |operation: &SimOperation, answer: &Answer| -> Vec<_> {
+            match (operation, answer) {
                 (SimOperation::Get { name, .. }, Answer::Value(value)) => {
-                    (Vec::new(), Outcome::Found(vec![found(name, value)?]))
+                    found(&mut core::iter::once((name, value))).into_iter().collect()
                 }
                 (SimOperation::MultiGet { names, .. }, Answer::Values(values)) => {
-                    let pairs = names.iter().zip(values);
-                    let found: Vec<_> = pairs.filter_map(|(name, value)| found(name, value)).collect();
-                    (Vec::new(), Outcome::Found(found))
+                    let parts = if splits_lists { 1 } else { names.len() };
+                    let parts = names.chunks(parts).zip(values.chunks(parts));
+                    parts.filter_map(|(names, values)| found(&mut names.iter().zip(values))).collect()
                 }
                 (SimOperation::Set { name, value }, Answer::Done) => {
-                    let last = revision_of(name, value)?;
-                    (vec![set(name, value)], Outcome::Applied { branch: 0, last })
+                    applied(&[(name.clone(), value.clone())]).into_iter().collect()
                 }
                 (SimOperation::MultiSet { pairs }, Answer::Done) => {
-                    let (name, value) = pairs.last()?;
-                    let writes = pairs.iter().map(|(name, value)| set(name, value)).collect();
-                    (writes, Outcome::Applied { branch: 0, last: revision_of(name, value)? })
+                    pairs.chunks(if splits_lists { 1 } else { pairs.len() }).filter_map(applied).collect()
                 }
-                _ => return None,
-            };
-            Some((Action::Txn { tests: Vec::new(), branches: [writes, Vec::new()] }, outcome))
+                _ => Vec::new(),
+            }
         };
         let of_life = records.filter(|record| record.epoch == Some(self.number));
-        let located = (0..).zip(of_life).filter_map(|(id, record)| {
+        let answered = of_life.filter_map(|record| {
             let Some((ended, End::Responded(answer))) = &record.ended else { return None };
-            let (action, outcome) = locate(&record.sim_operation, answer)?;
-            let (key, began, ended, life) = ((C10D, id), record.began, *ended, record.epoch);
-            Some(Request { key, action, is_immediate: false, began, ended, life, outcome })
+            Some((record, *ended, locate(&record.sim_operation, answer)))
+        });
+        let located = answered.flat_map(|(record, ended, parts)| {
+            parts.into_iter().map(move |(writes, outcome)| (record, ended, writes, outcome))
+        });
+        let located = (0..).zip(located).map(|(id, (record, ended, writes, outcome))| {
+            let action = Action::Txn { tests: Vec::new(), branches: [writes, Vec::new()] };
+            let (key, began, life) = ((C10D, id), record.began, record.epoch);
+            Request { key, action, is_immediate: false, began, ended, life, outcome }
         });
         located.collect()
     }

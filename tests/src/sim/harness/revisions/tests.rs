@@ -106,13 +106,14 @@ impl Story {
 
     #[track_caller]
     fn is_refused(&self, reason: &str) {
-        let refused = self.revisions.check(self.records.records().iter()).expect_err("a wrong history").0;
+        let refused =
+            self.revisions.check(self.records.records().iter(), false).expect_err("a wrong history").0;
         assert!(refused.contains(reason), "{refused}");
     }
 
     #[track_caller]
     fn is_accepted(&self) -> Counts {
-        self.revisions.check(self.records.records().iter()).expect("a correct history")
+        self.revisions.check(self.records.records().iter(), false).expect("a correct history")
     }
 }
 
