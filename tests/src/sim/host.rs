@@ -627,10 +627,13 @@ impl Host {
     }
 
     fn enter_due(&mut self, context: &mut SimContext) {
-        // A server with work for the next iteration names an instant that is over.
-        if let Some(next) = self.next_due().map(|next| next.max(context.now))
-            && self.due.is_none_or(|due| next < due)
-        {
+        // A server with work for the next iteration names an instant that is over. Where it leaves much to later turns, they
+        // take time, in which other requests arrive.
+        let Some(next) = self.next_due() else { return };
+        let is_left = next <= context.now && context.history.splits_lists;
+        let turn = if is_left { self.sim_rng.span(Duration::ZERO, TURN_MAX) } else { Duration::ZERO };
+        let next = next.max(context.now) + turn;
+        if self.due.is_none_or(|due| next < due) {
             self.due = Some(next);
             context.event_queue.schedule(next, WorldEvent::HostDue);
         }
@@ -640,8 +643,10 @@ impl Host {
 /// For how long the process may be busy. In half of the worlds without sabotage it handles each notice at once.
 const ITERATION_DELAYS_MAX: [Duration; 4] =
     [Duration::ZERO, Duration::ZERO, Duration::from_millis(1), Duration::from_millis(10)];
+/// Longest time between two turns of a server that leaves much to later ones.
+const TURN_MAX: Duration = Duration::from_millis(10);
 /// Shorter than any heartbeat timeout.
-const SABOTEUR_HEARTBEAT: Duration = Duration::from_millis(50);
+const SABOTEUR_HEARTBEAT: Duration = Duration::from_millis(10);
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4711);
 
 impl ClientConduct {
