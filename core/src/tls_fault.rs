@@ -16,6 +16,8 @@ pub enum TlsFault {
     NotYetValid,
     /// The peer's certificate is invalid for another reason.
     BadCertificate,
+    /// The client sent more than three certificates in addition to its own.
+    LongChain,
     /// The client sent no certificate.
     NoCertificate,
     /// The peer ended the connection with this alert (RFC 8446, section 6).
@@ -30,6 +32,8 @@ pub enum TlsFault {
     Truncated,
     /// The client did not begin with TLS.
     PlaintextRefused,
+    /// The peer sent many records with little or no data.
+    BareRecords,
     /// The peer violated the protocol, or bytes were changed on their way.
     Violation,
 }
@@ -37,7 +41,7 @@ pub enum TlsFault {
 impl TlsFault {
     /// Returns whether another attempt would fail in the same way, until a person changes a certificate or an option.
     pub const fn is_final(self) -> bool {
-        !matches!(self, Self::ClosedInHandshake | Self::Truncated | Self::Violation)
+        !matches!(self, Self::ClosedInHandshake | Self::Truncated | Self::BareRecords | Self::Violation)
     }
 }
 
@@ -55,6 +59,9 @@ impl fmt::Display for TlsFault {
             Self::Expired => "the peer's certificate has expired: renew it, or set this host's clock",
             Self::NotYetValid => "the peer's certificate is not valid yet: set the clocks of both hosts",
             Self::BadCertificate => "the peer's certificate is invalid",
+            Self::LongChain => {
+                "the client sent more than three certificates of CAs: remove the others from the file of --tls-cert"
+            }
             Self::NoCertificate => {
                 "the client sent no certificate: it needs --tls-cert and --tls-key, because the server has \
                  --tls-client-ca"
@@ -74,6 +81,7 @@ impl fmt::Display for TlsFault {
             Self::PlaintextRefused => {
                 "the client did not begin with TLS, which this server requires: give the client --tls-ca"
             }
+            Self::BareRecords => "the peer sent many TLS records with little or no data, which only cost time",
             Self::Violation => "the peer violated TLS, or bytes were changed on their way",
         })
     }

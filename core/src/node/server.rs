@@ -51,6 +51,8 @@ enum Rest {
 
 /// Number of keys that one step of long work looks at.
 const KEYS_PER_STEP: usize = 256;
+/// Work to decrypt a short record of TLS.
+const RECORD_WORK: u64 = 5;
 /// Units of work that a deadline of a connection costs, and the end of the connection with it.
 const DEADLINE_WORK: u64 = 16;
 /// First byte of a TLS connection: the type of the record that holds ClientHello (RFC 8446, section 5.1).
@@ -245,6 +247,14 @@ impl Server {
     pub fn unsent(&self, conn: ConnId) -> &[u8] {
         let unsent = self.conns.get(conn).map_or(&[][..], |conn| conn.outbox.unsent());
         &unsent[..unsent.len().min(SENT_AT_ONCE_MAX)]
+    }
+
+    /// Counts records of TLS that have arrived from `conn`. Each takes time, whatever it contains.
+    pub(super) fn count_records(&mut self, conn: ConnId, records: usize) {
+        let now = self.now;
+        if let Some(conn) = self.conns.at(conn) {
+            conn.usage.add(now, records as u64 * RECORD_WORK);
+        }
     }
 
     /// Queues a connection of which less than [`Server::unsent`] was taken though its socket may accept more.

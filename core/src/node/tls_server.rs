@@ -76,6 +76,8 @@ struct Decrypted {
     conn: ConnId,
     /// Where they end among those of the batch.
     end: usize,
+    /// Number of their records.
+    records: usize,
     /// Whether the peer has ended TLS with them, or why TLS has failed.
     outcome: Result<bool, TlsFault>,
 }
@@ -362,12 +364,14 @@ impl TlsServer {
         for (conn, end) in reads.drain(..) {
             if let Some(Transport::Tls(secured)) = self.transport_mut(conn) {
                 let outcome = secured.decrypt(&ciphertext[start..end], &mut plaintext);
-                decrypted.push(Decrypted { conn, end: plaintext.len(), outcome });
+                let records = secured.stage.take_records();
+                decrypted.push(Decrypted { conn, end: plaintext.len(), records, outcome });
             }
             start = end;
         }
         let mut start = 0;
-        for &Decrypted { conn, end, outcome } in &decrypted {
+        for &Decrypted { conn, end, records, outcome } in &decrypted {
+            self.server.count_records(conn, records);
             // What others have sent may have ended the connection, and then there is nothing to be done.
             let _ = self.serve(conn, &plaintext[start..end], outcome);
             start = end;
@@ -388,6 +392,7 @@ impl TlsServer {
         let handshaking = |stage: &TlsStage| stage.is_handshaking().then(|| stage.unsent().len());
         let before = handshaking(&secured.stage);
         let outcome = secured.decrypt(bytes, &mut self.plaintext);
+        self.server.count_records(conn, secured.stage.take_records());
         // Bytes that complete no message of a handshake cost little.
         let is_step = before.is_some() && before != handshaking(&secured.stage);
         if !secured.is_bound

@@ -1,13 +1,18 @@
 //! Certificates, keys and trusted CAs of one side.
 
 use crate::prelude::*;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::version::TLS13;
-use rustls::{Error, InconsistentKeys, RootCertStore};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, InconsistentKeys, RootCertStore,
+    SignatureScheme,
+};
 
 /// Reason why certificates, a key or a name cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -196,12 +201,58 @@ pub(super) fn server_name(name: &str) -> Result<ServerName<'static>, ConfigError
     ServerName::try_from(bare.to_string()).map_err(|_| ConfigError::BadName)
 }
 
-fn verifier(
-    pem: &[u8],
-    provider: Arc<CryptoProvider>,
-) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, ConfigError> {
+fn verifier(pem: &[u8], provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, ConfigError> {
     let roots = Arc::new(roots(pem)?);
-    WebPkiClientVerifier::builder_with_provider(roots, provider).build().map_err(|_| ConfigError::NoCa)
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+    Ok(Arc::new(ShortChains(verifier.map_err(|_| ConfigError::NoCa)?)))
+}
+
+/// Maximum number of certificates that a client sends in addition to its own. Among ten that all have one name, the
+/// search for a chain took 3 s in a debug build, before the client had proven anything.
+const INTERMEDIATES_MAX: usize = 3;
+
+/// Refuses clients with many certificates, and leaves the others to a verifier.
+#[derive(Debug)]
+struct ShortChains(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for ShortChains {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        if intermediates.len() > INTERMEDIATES_MAX {
+            return Err(CertificateError::ApplicationVerificationFailure.into());
+        }
+        self.0.verify_client_cert(certificate, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
 }
 
 fn roots(pem: &[u8]) -> Result<RootCertStore, ConfigError> {

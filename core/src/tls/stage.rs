@@ -12,6 +12,11 @@ use std::io::{BufRead, Write};
 const SEALED_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of received bytes that rustls holds: a handshake message in several records. Of data it holds one record.
 const HELD_BYTES_MAX: usize = 64 * 1024;
+/// Number of records without data that a peer may send at once: more than a handshake needs, with a long chain of
+/// certificates.
+const BARE_RECORDS_MAX: usize = 64;
+/// Minimum length of the data of a record, in bytes, in the average over time. Frames are longer, and some have two records.
+const RECORD_DATA_BYTES: usize = 4;
 /// Maximum capacity in bytes that an empty buffer keeps.
 const BYTES_KEPT_MAX: usize = 4 * 1024;
 /// Types of the records with which a TLS server may answer: an alert or a handshake message (RFC 8446, section 5.1).
@@ -25,13 +30,19 @@ const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 /// [`TlsStage::send`]. After either, [`TlsStage::unsent`] has the bytes for the socket; [`TlsStage::sent`] removes those
 /// that were sent.
 ///
-/// The stage keeps at most one incomplete record of the peer, and the ciphertext of at most 64 KiB.
+/// The stage keeps at most one incomplete record of the peer, and the ciphertext of at most 64 KiB. A peer whose records
+/// have hardly any data, each of which takes time, is refused.
 pub struct TlsStage {
     connection: Connection,
     unsent: Vec<u8>,
     sent: usize,
     /// Number of received bytes since the last plaintext. rustls holds no others.
     held: usize,
+    records: RecordCounter,
+    /// Number of records since [`TlsStage::take_records`] was last called.
+    untaken_records: usize,
+    /// Bytes of data that the peer's records lack for [`RECORD_DATA_BYTES`] in each.
+    lacking_bytes: usize,
     has_received: bool,
     is_ended: bool,
     fault: Option<TlsFault>,
@@ -65,6 +76,9 @@ impl TlsStage {
             unsent: Vec::new(),
             sent: 0,
             held: 0,
+            records: RecordCounter::default(),
+            untaken_records: 0,
+            lacking_bytes: 0,
             has_received: false,
             is_ended: false,
             fault: None,
@@ -97,10 +111,13 @@ impl TlsStage {
         }
         self.has_received |= !received.is_empty();
         while !received.is_empty() && !self.is_ended {
+            let before = received;
             // It fails only where the caller does not take the plaintext.
             let Ok(count) = self.connection.read_tls(&mut received) else {
                 return Err(self.failed(TlsFault::Violation));
             };
+            let records = self.records.count(&before[..count]);
+            self.untaken_records += records;
             let is_handshaking = self.is_handshaking();
             let state = match self.connection.process_new_packets() {
                 Ok(state) => state,
@@ -111,6 +128,10 @@ impl TlsStage {
                 }
             };
             let mut left = state.plaintext_bytes_to_read();
+            self.lacking_bytes = (self.lacking_bytes + records * RECORD_DATA_BYTES).saturating_sub(left);
+            if self.lacking_bytes > BARE_RECORDS_MAX * RECORD_DATA_BYTES {
+                return Err(self.failed(TlsFault::BareRecords));
+            }
             let has_shaken_hands = is_handshaking && !self.connection.is_handshaking();
             // A peer that names any protocol names ours: otherwise the handshake fails.
             if has_shaken_hands && self.connection.alpn_protocol().is_none() {
@@ -131,6 +152,11 @@ impl TlsStage {
         }
         self.seal();
         Ok(())
+    }
+
+    /// Returns the number of records that have begun since the last call. Each takes time, whatever it contains.
+    pub const fn take_records(&mut self) -> usize {
+        core::mem::replace(&mut self.untaken_records, 0)
     }
 
     /// Encrypts from `plaintext`, and returns the number of bytes that were taken. It takes none during the handshake
@@ -202,6 +228,13 @@ impl TlsStage {
         self.connection.export_keying_material([0; 32], BINDING_LABEL, None).ok()
     }
 
+    /// Changes the key of the bytes to be sent.
+    #[cfg(test)]
+    pub(in crate::tls) fn refresh_key(&mut self) {
+        self.connection.refresh_traffic_keys().expect("after the handshake");
+        self.seal();
+    }
+
     fn failed(&mut self, fault: TlsFault) -> TlsFault {
         self.fault = Some(fault);
         fault
@@ -212,6 +245,36 @@ impl TlsStage {
         while self.connection.wants_write() {
             // invariant: a `Vec` takes all bytes
             self.connection.write_tls(&mut self.unsent).expect("a growing buffer");
+        }
+    }
+}
+
+/// Counts the records in a stream of received bytes (RFC 8446, section 5.1).
+#[derive(Debug, Default)]
+pub(in crate::tls) struct RecordCounter {
+    /// Number of bytes of a header that have arrived, of five.
+    header_bytes: u8,
+    /// The last two of them: in the end, the length of the content.
+    last: [u8; 2],
+    /// Bytes of the content that have not arrived.
+    left: usize,
+}
+
+impl RecordCounter {
+    /// Returns the number of headers that are complete with these bytes.
+    pub(in crate::tls) fn count(&mut self, mut bytes: &[u8]) -> usize {
+        let mut count = 0;
+        loop {
+            let content = self.left.min(bytes.len());
+            (self.left, bytes) = (self.left - content, &bytes[content..]);
+            let Some((&first, rest)) = bytes.split_first() else { return count };
+            bytes = rest;
+            self.last = [self.last[1], first];
+            self.header_bytes += 1;
+            if self.header_bytes == 5 {
+                (self.header_bytes, self.left) = (0, u16::from_be_bytes(self.last).into());
+                count += 1;
+            }
         }
     }
 }
@@ -228,6 +291,7 @@ fn fault_of(error: &Error) -> TlsFault {
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 TlsFault::NotYetValid
             }
+            CertificateError::ApplicationVerificationFailure => TlsFault::LongChain,
             _ => TlsFault::BadCertificate,
         },
         Error::NoApplicationProtocol => TlsFault::OtherProtocol,

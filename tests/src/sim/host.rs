@@ -646,7 +646,7 @@ const ITERATION_DELAYS_MAX: [Duration; 4] =
 /// Longest time between two turns of a server that leaves much to later ones.
 const TURN_MAX: Duration = Duration::from_millis(10);
 /// Shorter than any heartbeat timeout.
-const SABOTEUR_HEARTBEAT: Duration = Duration::from_millis(10);
+const SABOTEUR_HEARTBEAT: Duration = Duration::from_millis(50);
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4711);
 
 impl ClientConduct {

@@ -674,3 +674,25 @@ fn bytes_may_arrive_one_by_one() {
     }
     assert!(is_sent);
 }
+
+#[test]
+fn a_client_with_many_short_records_waits_for_the_others() {
+    let authority = Authority::new();
+    let mut rig = Rig::new(Some(authority.server(&[HOST], None)));
+    let [mut light, mut heavy, mut dense] = [0, 1, 2].map(|index| {
+        let mut client = Client::new(&mut rig, index, &authority.client(None));
+        client.deliver(&mut rig).expect("a handshake");
+        client.send(&mut rig, &hello()).expect("sent");
+        client
+    });
+    for _ in 0..300 {
+        assert_eq!(heavy.stage.send(&ping()), ping().len());
+    }
+    assert_eq!(dense.stage.send(&ping().repeat(300)), 300 * ping().len());
+    light.send(&mut rig, &ping()).expect("sent");
+    let waits = [&heavy, &dense].map(|client| {
+        rig.feed(Input::Received { conn: client.conn, bytes: client.stage.unsent() });
+        !rig.server.wants_read(client.conn)
+    });
+    assert_eq!(waits, [true, false], "the same requests, in 300 records and in one");
+}

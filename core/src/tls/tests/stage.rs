@@ -1,9 +1,10 @@
 //! The stage alone.
 
-use super::certificates::Authority;
+use super::certificates::{Authority, Issued};
 use super::pair::Pair;
 use crate::driver::clock::since_1970;
 use crate::prelude::*;
+use crate::tls::stage::RecordCounter;
 use crate::tls::{ClientConfig, ConfigError, Protocol, ServerConfig, TlsStage};
 use crate::tls_fault::TlsFault;
 
@@ -190,4 +191,87 @@ fn what_cannot_be_used_is_named() {
     assert_eq!(client, Err(ConfigError::NoCa));
     assert_eq!(ClientConfig::check_name("no name"), Err(ConfigError::BadName));
     assert_eq!(ClientConfig::check_name("[::1]"), Ok(()));
+}
+
+/// Returns a client's certificate, and those of `count` CAs, which all have the same name. None of these has issued another.
+fn with_namesakes(count: usize) -> Issued {
+    let namesakes: Vec<Authority> = (0..count).map(|_| Authority::named("namesake")).collect();
+    let mut issued = namesakes[0].issue(&["node"]);
+    issued.certificate.extend(namesakes.iter().map(Authority::pem));
+    issued
+}
+
+#[test]
+fn a_client_with_many_certificates_is_refused_before_a_chain_is_searched() {
+    let authority = Authority::new();
+    let server = authority.server(&[HOST], Some(&authority));
+    for (count, due) in [(3, TlsFault::UnknownIssuer), (4, TlsFault::LongChain), (10, TlsFault::LongChain)] {
+        let client = authority.client(Some(&with_namesakes(count)));
+        let mut pair = Pair::new(&client, HOST, &server).expect("a name");
+        assert_eq!(pair.deliver().1, Some(due), "{count}");
+    }
+}
+
+#[test]
+fn a_chain_of_three_cas_is_accepted() {
+    let authority = Authority::new();
+    let mut issued = authority.issue(&["node"]);
+    for other in ["a", "b", "c"] {
+        issued.certificate += &Authority::named(other).pem();
+    }
+    let server = authority.server(&[HOST], Some(&authority));
+    Pair::new(&authority.client(Some(&issued)), HOST, &server).expect("a name").handshake();
+}
+
+#[test]
+fn records_without_data_are_refused_when_they_are_many() {
+    let mut pair = pair();
+    pair.handshake();
+    // Each changes the key, and a byte of data follows.
+    let mut rounds = 0;
+    let fault = loop {
+        pair.client.refresh_key();
+        assert_eq!(pair.client.send(b"x"), 1);
+        if let (_, Some(fault)) = pair.deliver() {
+            break fault;
+        }
+        rounds += 1;
+    };
+    assert_eq!((fault, rounds), (TlsFault::BareRecords, 34));
+    assert!(pair.at_server.len() <= rounds, "{}", pair.at_server.len());
+    // Records with data pay for others.
+    let mut pair = self::pair();
+    pair.handshake();
+    for _ in 0..1000 {
+        pair.client.refresh_key();
+        assert_eq!(pair.client.send(b"a request"), 9);
+        assert_eq!(pair.deliver(), (None, None));
+    }
+    assert_eq!(pair.server.take_records(), 2000 + 3, "those of the handshake, too");
+}
+
+#[test]
+fn a_handshake_in_many_records_is_refused() {
+    let mut server = pair().server;
+    // The beginning of a CLIENT_HELLO of 65,520 bytes, one in each record.
+    let mut plaintext = Vec::new();
+    for (count, byte) in [1, 0, 0xff, 0xf0].into_iter().chain([0; 60]).enumerate() {
+        assert_eq!(server.receive(&[0x16, 3, 1, 0, 1, byte], &mut plaintext), Ok(()), "{count}");
+    }
+    assert_eq!(server.receive(&[0x16, 3, 1, 0, 1, 0], &mut plaintext), Err(TlsFault::BareRecords));
+}
+
+#[test]
+fn records_are_counted_however_their_bytes_arrive() {
+    let stream: Vec<u8> = [0, 1, 2, 300, 0, 7]
+        .into_iter()
+        .flat_map(|length: u16| {
+            let [high, low] = length.to_be_bytes();
+            [&[0x17, 3, 3, high, low][..], &vec![9; length.into()]].concat()
+        })
+        .collect();
+    for chunk in [1, 2, 3, 5, 6, 7, 64, 1000] {
+        let mut counter = RecordCounter::default();
+        assert_eq!(stream.chunks(chunk).map(|bytes| counter.count(bytes)).sum::<usize>(), 6, "{chunk}");
+    }
 }

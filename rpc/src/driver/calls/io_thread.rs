@@ -38,9 +38,46 @@ pub(super) struct IoShared {
     sleeps_until: AtomicU64,
     is_stopped: AtomicBool,
     failure: OnceLock<ServerFailure>,
+    handshakes: Mutex<HandshakeTurns>,
 }
 
 opaque_debug!(IoShared);
+
+/// Whose turn it is to go on with a TLS handshake. A step takes a millisecond or more, and any process may cause it, so an
+/// iteration has one. The connections take turns in the order of their tokens.
+#[derive(Debug, Default)]
+struct HandshakeTurns {
+    /// Connection that has this iteration's turn; `None`: the first that wants it.
+    turn: Option<usize>,
+    is_taken: bool,
+    /// Connection that had the last turn.
+    last: usize,
+    /// First of those that wait for a turn, and first of those after the last one.
+    waiting: [Option<usize>; 2],
+}
+
+impl HandshakeTurns {
+    fn begin_iteration(&mut self) {
+        let [first, following] = core::mem::take(&mut self.waiting);
+        (self.turn, self.is_taken) = (following.or(first), false);
+    }
+
+    fn take(&mut self, token: usize) -> bool {
+        if !self.is_taken && self.turn.is_none_or(|turn| turn == token) {
+            (self.is_taken, self.last) = (true, token);
+            return true;
+        }
+        let is_first = |found: Option<usize>| found.is_none_or(|found| token < found);
+        let [first, following] = &mut self.waiting;
+        if is_first(*first) {
+            *first = Some(token);
+        }
+        if token > self.last && is_first(*following) {
+            *following = Some(token);
+        }
+        false
+    }
+}
 
 impl IoShared {
     /// Adds a target, and returns its token.
@@ -94,6 +131,12 @@ impl IoShared {
         }
     }
 
+    /// Returns whether an accepted connection may read for its TLS handshake in this iteration. If not, its socket is ready
+    /// again in the next one.
+    pub(super) fn takes_handshake_turn(&self, token: usize) -> bool {
+        self.handshakes.locked().take(token)
+    }
+
     /// Reason why the thread has ended; `None` while it runs.
     pub(super) fn failure(&self) -> Option<&ServerFailure> {
         self.failure.get()
@@ -113,6 +156,7 @@ impl IoShared {
             drop(timers);
             let ready = events.wait(until);
             self.sleeps_until.store(0, Ordering::Release);
+            self.handshakes.locked().begin_iteration();
             for one in ready? {
                 if let Some(target) = usize::try_from(one.token.0).ok().and_then(|token| self.find(token)) {
                     target.ready(one, &mut scratch);
@@ -169,6 +213,7 @@ impl IoThread {
             sleeps_until: AtomicU64::new(0),
             is_stopped: AtomicBool::new(false),
             failure: OnceLock::new(),
+            handshakes: Mutex::default(),
         });
         let thread_shared = Arc::clone(&shared);
         let thread = threads::spawn("rdzv-rpc-io", move || {
@@ -209,5 +254,23 @@ impl IoThread {
 impl Drop for IoThread {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_handshake_has_a_turn_before_one_has_a_second() {
+        let mut turns = HandshakeTurns::default();
+        // The sockets that are ready in each iteration, in this order. A connection in the middle ends.
+        let ready = [&[7, 3, 5][..]; 6].into_iter().chain([&[7, 3, 9][..]; 3]).chain([&[4][..]; 2]);
+        let served = ready.flat_map(|ready| {
+            turns.begin_iteration();
+            ready.iter().filter(|&&token| turns.take(token)).collect::<Vec<_>>()
+        });
+        let served: Vec<usize> = served.copied().collect();
+        assert_eq!(served, [7, 3, 5, 7, 3, 5, 7, 9, 3, 4]);
     }
 }

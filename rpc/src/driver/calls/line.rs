@@ -146,6 +146,11 @@ impl Line {
         self.transport.socket().as_raw_fd()
     }
 
+    /// Returns whether bytes may be sent: not before the end of the TLS handshake.
+    pub(super) fn is_ready(&self) -> bool {
+        self.transport.is_ready()
+    }
+
     /// Returns the binding to an encrypted channel, if there is one.
     pub(super) fn binding(&self) -> Option<Bytes32> {
         self.transport.binding()

@@ -406,6 +406,10 @@ impl Conn {
         jobs: &mut Vec<Job>,
     ) {
         for _ in 0..READS_PER_ITERATION {
+            let shakes_hands = state.line.as_ref().is_some_and(|line| !line.is_ready());
+            if shakes_hands && !self.shared.io.takes_handshake_turn(self.token) {
+                return;
+            }
             scratch.clear();
             let is_more = state.read_once(scratch, self);
             if let (true, Some(line)) = (state.callee.is_proving(), &state.line)
