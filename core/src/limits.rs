@@ -284,7 +284,7 @@ pub const REGISTRATION_COST_BYTES: u64 = 64;
 /// server.
 pub const KEPT_COST_BYTES: u64 = 64;
 
-/// Charge of a session in addition to the bytes of its node's name, in bytes: its table entries.
+/// Charge of a session in addition to twice the bytes of its node's name, in bytes: its table entries.
 pub const SESSION_COST_BYTES: u64 = 512;
 
 /// Limits of the sessions of the native protocol.

@@ -616,7 +616,8 @@ impl Session {
     }
 
     fn held_bytes(&self) -> u64 {
-        let base = SESSION_COST_BYTES + self.node.len() as u64;
+        // The server keeps the name once more, to count the sessions of a node.
+        let base = SESSION_COST_BYTES + 2 * self.node.len() as u64;
         base + self.window_bytes + self.window.len() as u64 * KEPT_COST_BYTES + self.waiting_bytes
     }
 

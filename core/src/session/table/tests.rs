@@ -290,7 +290,7 @@ fn what_is_asked_for_is_granted_within_limits() {
 #[test]
 fn what_sessions_hold_is_added_up_and_given_back() {
     let mut sessions = opened(1000);
-    let base = SESSION_COST_BYTES + 2;
+    let base = SESSION_COST_BYTES + 2 * 2;
     assert_eq!((sessions.held_bytes(), sessions.largest_holder()), (base, Some((SessionId(1), base))));
     (1..=3).for_each(|id| assert_eq!(answered(&mut sessions, 0, id), id));
     let (frames, bytes) = sessions.kept(SessionId(1));
