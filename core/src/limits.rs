@@ -180,7 +180,7 @@ impl Default for UngreetedLimits {
     }
 }
 
-/// Sizes of the parts in which the server executes a long list of keys of a c10d request. All are at least 1.
+/// Sizes of the parts in which the server executes a long list of keys of a c10d request. 0 stands for 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartLimits {
     /// Maximum number of keys of a part of a MULTI_SET or WAIT.

@@ -60,7 +60,8 @@ impl fmt::Display for TlsFault {
             Self::NotYetValid => "the peer's certificate is not valid yet: set the clocks of both hosts",
             Self::BadCertificate => "the peer's certificate is invalid",
             Self::LongChain => {
-                "the client sent more than three certificates of CAs: remove the others from the file of --tls-cert"
+                "the client sent more than three certificates of CAs: remove some from the file of its --tls-cert, such as that \
+                 of the root"
             }
             Self::NoCertificate => {
                 "the client sent no certificate: it needs --tls-cert and --tls-key, because the server has \
@@ -99,7 +100,7 @@ impl fmt::Display for Alert {
             48 | 51 => "it does not trust the CA of this side's certificate",
             45 => "this side's certificate has expired",
             42..=44 | 46 => "this side's certificate is invalid",
-            49 => "access denied",
+            49 => "access denied; the file of --tls-cert may have more than three certificates of CAs",
             70 => "it has no TLS, or no common version; a server needs --tls-cert and --tls-key",
             120 => "it serves another protocol",
             number => return write!(f, "alert {number}"),

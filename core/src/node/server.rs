@@ -51,7 +51,7 @@ enum Rest {
 
 /// Number of keys that one step of long work looks at.
 const KEYS_PER_STEP: usize = 256;
-/// Work to decrypt a short record of TLS.
+/// Work to decrypt a short record of TLS, in units of the budget.
 const RECORD_WORK: u64 = 5;
 /// Units of work that a deadline of a connection costs, and the end of the connection with it.
 const DEADLINE_WORK: u64 = 16;

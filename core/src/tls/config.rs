@@ -207,7 +207,7 @@ fn verifier(pem: &[u8], provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientC
     Ok(Arc::new(ShortChains(verifier.map_err(|_| ConfigError::NoCa)?)))
 }
 
-/// Maximum number of certificates that a client sends in addition to its own. Among ten that all have one name, the
+/// Maximum number of certificates that a client may send in addition to its own. Among ten that all have one name, the
 /// search for a chain took 3 s in a debug build, before the client had proven anything.
 const INTERMEDIATES_MAX: usize = 3;
 

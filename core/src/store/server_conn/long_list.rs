@@ -43,6 +43,8 @@ impl LongList {
             Request::MultiGet { keys } => (keys.len(), limits.read_keys_max, usize::MAX),
             _ => return None,
         };
+        // With parts of nothing, the request would never end.
+        let (keys_max, bytes_high) = (keys_max.max(1), bytes_high.max(1));
         let bytes_left = frame_bytes.saturating_sub(LIST_OFFSET);
         let list =
             Self { frame_bytes, is_begun: false, keys_left, bytes_left, keys_max, bytes_high, releases: 0 };

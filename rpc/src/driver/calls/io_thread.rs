@@ -1,5 +1,6 @@
 //! Thread that drives all connections of a worker: those that it has accepted and those that it has opened.
 
+use alloc::collections::VecDeque;
 use alloc::sync::Weak;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use rendezvous_core::driver::event_loop::{EventLoop, Interest, Ready, Token, Waker, Watch, Watcher};
@@ -21,6 +22,9 @@ pub(super) trait Target: Send + Sync {
     /// A scheduled time has come.
     fn tick(self: Arc<Self>, _: Instant, _: &mut Vec<u8>) {}
 
+    /// It is the connection's turn to go on with its TLS handshake.
+    fn handshake(self: Arc<Self>, _: &mut Vec<u8>) {}
+
     /// The thread has ended. Clients and servers end their connections themselves.
     fn thread_ended(self: Arc<Self>, _: &ServerFailure) {}
 }
@@ -38,46 +42,12 @@ pub(super) struct IoShared {
     sleeps_until: AtomicU64,
     is_stopped: AtomicBool,
     failure: OnceLock<ServerFailure>,
-    handshakes: Mutex<HandshakeTurns>,
+    /// Connections that wait to go on with their TLS handshakes, in order. A step takes a millisecond or more, and any process
+    /// may cause it, so an iteration has one.
+    handshakes: Mutex<VecDeque<usize>>,
 }
 
 opaque_debug!(IoShared);
-
-/// Whose turn it is to go on with a TLS handshake. A step takes a millisecond or more, and any process may cause it, so an
-/// iteration has one. The connections take turns in the order of their tokens.
-#[derive(Debug, Default)]
-struct HandshakeTurns {
-    /// Connection that has this iteration's turn; `None`: the first that wants it.
-    turn: Option<usize>,
-    is_taken: bool,
-    /// Connection that had the last turn.
-    last: usize,
-    /// First of those that wait for a turn, and first of those after the last one.
-    waiting: [Option<usize>; 2],
-}
-
-impl HandshakeTurns {
-    fn begin_iteration(&mut self) {
-        let [first, following] = core::mem::take(&mut self.waiting);
-        (self.turn, self.is_taken) = (following.or(first), false);
-    }
-
-    fn take(&mut self, token: usize) -> bool {
-        if !self.is_taken && self.turn.is_none_or(|turn| turn == token) {
-            (self.is_taken, self.last) = (true, token);
-            return true;
-        }
-        let is_first = |found: Option<usize>| found.is_none_or(|found| token < found);
-        let [first, following] = &mut self.waiting;
-        if is_first(*first) {
-            *first = Some(token);
-        }
-        if token > self.last && is_first(*following) {
-            *following = Some(token);
-        }
-        false
-    }
-}
 
 impl IoShared {
     /// Adds a target, and returns its token.
@@ -131,10 +101,9 @@ impl IoShared {
         }
     }
 
-    /// Returns whether an accepted connection may read for its TLS handshake in this iteration. If not, its socket is ready
-    /// again in the next one.
-    pub(super) fn takes_handshake_turn(&self, token: usize) -> bool {
-        self.handshakes.locked().take(token)
+    /// Calls [`Target::handshake`] when all that have asked before have had their turn. It is called on the thread.
+    pub(super) fn queue_handshake(&self, token: usize) {
+        self.handshakes.locked().push_back(token);
     }
 
     /// Reason why the thread has ended; `None` while it runs.
@@ -151,12 +120,12 @@ impl IoShared {
         let mut scratch = Vec::with_capacity(SCRATCH_BYTES);
         while !self.is_stopped.load(Ordering::Acquire) {
             let timers = self.timers.locked();
-            let until = timers.first().map(|(at, _)| at);
+            let has_handshake = !self.handshakes.locked().is_empty();
+            let until = if has_handshake { Some(Instant::ORIGIN) } else { timers.first().map(|(at, _)| at) };
             self.sleeps_until.store(until.unwrap_or(Instant::MAX).as_nanos(), Ordering::Release);
             drop(timers);
             let ready = events.wait(until);
             self.sleeps_until.store(0, Ordering::Release);
-            self.handshakes.locked().begin_iteration();
             for one in ready? {
                 if let Some(target) = usize::try_from(one.token.0).ok().and_then(|token| self.find(token)) {
                     target.ready(one, &mut scratch);
@@ -171,6 +140,10 @@ impl IoShared {
                 if let Some(target) = self.find(token) {
                     target.tick(now, &mut scratch);
                 }
+            }
+            let next = self.handshakes.locked().pop_front();
+            if let Some(target) = next.and_then(|token| self.find(token)) {
+                target.handshake(&mut scratch);
             }
         }
         Ok(())
@@ -254,23 +227,5 @@ impl IoThread {
 impl Drop for IoThread {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_handshake_has_a_turn_before_one_has_a_second() {
-        let mut turns = HandshakeTurns::default();
-        // The sockets that are ready in each iteration, in this order. A connection in the middle ends.
-        let ready = [&[7, 3, 5][..]; 6].into_iter().chain([&[7, 3, 9][..]; 3]).chain([&[4][..]; 2]);
-        let served = ready.flat_map(|ready| {
-            turns.begin_iteration();
-            ready.iter().filter(|&&token| turns.take(token)).collect::<Vec<_>>()
-        });
-        let served: Vec<usize> = served.copied().collect();
-        assert_eq!(served, [7, 3, 5, 7, 3, 5, 7, 9, 3, 4]);
     }
 }

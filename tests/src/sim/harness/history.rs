@@ -19,8 +19,8 @@ pub(in crate::sim) struct Record {
 
 #[derive(Debug, Default)]
 pub(in crate::sim) struct History {
-    /// Whether the server executes a MULTI_SET or MULTI_GET of PyTorch's protocol key by key, so that others' requests come
-    /// in between.
+    /// Whether the server executes lists of keys of PyTorch's protocol in parts of one or two, so that others' requests may
+    /// come in between.
     pub(in crate::sim) splits_lists: bool,
     records: Vec<Record>,
     moments: u64,

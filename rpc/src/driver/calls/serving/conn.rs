@@ -52,6 +52,8 @@ pub(super) struct ConnState {
     released_handlers: Vec<Arc<Handler>>,
     /// Bytes of responses that the worker's intake has counted for this connection.
     unread_bytes: u64,
+    /// Whether it is in the queue of those that go on with their TLS handshakes, and not read until its turn.
+    awaits_turn: bool,
     /// Requests, by their calls, whose handlers start when the caller has read other responses.
     held_back: VecDeque<(u64, Job)>,
     writing: Writing,
@@ -133,6 +135,7 @@ impl Conn {
             released: Vec::new(),
             released_handlers: Vec::new(),
             unread_bytes: 0,
+            awaits_turn: false,
             held_back: VecDeque::new(),
             writing: Writing::AtOnce,
             end: End::NotYet,
@@ -225,7 +228,10 @@ impl Conn {
 
     /// Reads what is available, if the connection is being read, and starts the handlers of complete requests.
     pub(super) fn read_ahead(self: &Arc<Self>, now: Instant, scratch: &mut Vec<u8>) {
-        if self.lock().callee.is_read() {
+        let state = self.lock();
+        let is_read = state.callee.is_read() && !state.shakes_hands();
+        drop(state);
+        if is_read {
             self.serve(now, true, scratch);
         }
     }
@@ -239,19 +245,28 @@ impl Conn {
             state.callee.read_to_the_end();
             self.shared.state.locked().unread.retain(|held| held.token != self.token);
         }
-        if readable && state.callee.is_read() {
+        if readable && state.shakes_hands() {
+            if !core::mem::replace(&mut state.awaits_turn, true) {
+                self.shared.io.queue_handshake(self.token);
+            }
+        } else if readable && state.callee.is_read() {
             if !self.may_read(&state) && state.callee.hold_up(now) {
                 self.shared.state.locked().unread.push(Arc::clone(self));
             } else {
                 self.read(&mut state, now, scratch, &mut jobs);
             }
         }
+        self.finish(state, jobs);
+    }
+
+    /// Does what follows from reading: writes, and starts the handlers of complete requests.
+    fn finish(self: &Arc<Self>, mut state: Locked<'_, ConnState>, jobs: Vec<Job>) {
         let is_inline = |job: &Job| job.handler.run == Run::Inline;
         if jobs.iter().any(is_inline) {
             state.writing = Writing::Gathered;
             drop(state);
             jobs.into_iter().for_each(|job| self.begin_job(job));
-            state = self.lock();
+            let mut state = self.lock();
             state.writing = Writing::AtOnce;
             self.update(&mut state);
         } else {
@@ -406,10 +421,6 @@ impl Conn {
         jobs: &mut Vec<Job>,
     ) {
         for _ in 0..READS_PER_ITERATION {
-            let shakes_hands = state.line.as_ref().is_some_and(|line| !line.is_ready());
-            if shakes_hands && !self.shared.io.takes_handshake_turn(self.token) {
-                return;
-            }
             scratch.clear();
             let is_more = state.read_once(scratch, self);
             if let (true, Some(line)) = (state.callee.is_proving(), &state.line)
@@ -417,8 +428,11 @@ impl Conn {
             {
                 state.callee.bind(channel);
             }
-            self.handle_event(state, now, scratch, jobs);
-            let is_enough = !is_more || state.end != End::NotYet || !state.callee.is_read();
+            // Behind the goodbye, what follows the handshake is not read.
+            let bytes = if state.callee.is_read() { &scratch[..] } else { &[] };
+            self.handle_event(state, now, bytes, jobs);
+            let is_over = state.end != End::NotYet || !state.callee.is_read();
+            let is_enough = !is_more || is_over || state.shakes_hands();
             // Whether the connection must be held up is checked before the next read.
             if is_enough || !self.may_read(state) {
                 return;
@@ -430,6 +444,14 @@ impl Conn {
 impl Target for Conn {
     fn ready(self: Arc<Self>, ready: Ready, scratch: &mut Vec<u8>) {
         self.serve(self.shared.io.clock.now(), ready.readable, scratch);
+    }
+
+    fn handshake(self: Arc<Self>, scratch: &mut Vec<u8>) {
+        let (now, mut jobs) = (self.shared.io.clock.now(), Vec::new());
+        let mut state = self.lock();
+        state.awaits_turn = false;
+        self.read(&mut state, now, scratch, &mut jobs);
+        self.finish(state, jobs);
     }
 
     fn tick(self: Arc<Self>, now: Instant, _: &mut Vec<u8>) {
@@ -619,7 +641,9 @@ impl ConnState {
         let is_due = !self.held_back.is_empty() && self.begins(shared);
         let Some(line) = &self.line else { return };
         // The thread that owns the connection closes it, and must be woken when it has ended.
-        let is_read = self.is_over() || (self.callee.is_read() && self.end == End::NotYet);
+        let is_wanted = self.callee.is_read() && self.end == End::NotYet;
+        // A refusal or goodbye is sent after the handshake.
+        let is_read = self.is_over() || (!self.awaits_turn && (is_wanted || self.shakes_hands()));
         let is_held_up = self.callee.is_held_up() && self.end == End::NotYet;
         // The thread that owns the connection must be woken for the requests that were held back.
         let interest = match (is_read, line.wants_write() || is_due) {
@@ -638,6 +662,11 @@ impl ConnState {
             // Another thread may have found that, and no event of the socket wakes the one that closes it.
             shared.io.schedule(Instant::ORIGIN, token);
         }
+    }
+
+    /// Returns whether the TLS handshake of the connection is in progress.
+    fn shakes_hands(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| !line.is_ready())
     }
 
     fn is_secured(&self) -> bool {
@@ -689,6 +718,7 @@ mod tests {
             released: Vec::new(),
             released_handlers: Vec::new(),
             unread_bytes: 0,
+            awaits_turn: false,
             held_back: VecDeque::new(),
             writing: Writing::AtOnce,
             end: End::NotYet,

@@ -114,3 +114,37 @@ fn workers_of_another_ca_do_not_reach_each_other() {
     let failed = message(scene.call("echo", b"x"));
     assert!(failed.contains("no trusted CA has issued the peer's certificate"), "{failed}");
 }
+
+#[test]
+fn a_caller_amid_the_handshake_of_tls_gets_the_goodbye() {
+    let files = Files::new("rpc-tls-goodbye");
+    let scene = files.scene();
+    let address = scene.server.local_addr();
+    let mut socket = TcpStream::connect(address).expect("connected");
+    socket.set_read_timeout(Some(SOON)).expect("set");
+    let mut stage = files.tls().connector.start("worker").expect("a name");
+    let (mut plaintext, mut received) = (Vec::new(), [0; 4096]);
+    socket.write_all(stage.unsent()).expect("the ClientHello");
+    stage.sent(stage.unsent().len());
+    while stage.is_handshaking() {
+        let count = socket.read(&mut received).expect("the server's part");
+        assert_ne!(count, 0);
+        stage.receive(&received[..count], &mut plaintext).expect("a handshake");
+    }
+    std::thread::scope(|scope| {
+        let leaving = scope.spawn(|| scene.server.leave(SOON));
+        // The worker has said goodbye when it accepts no more.
+        let by = std::time::Instant::now() + SOON;
+        while TcpStream::connect(address).is_ok() {
+            assert!(std::time::Instant::now() < by, "it still accepts");
+        }
+        socket.write_all(stage.unsent()).expect("the client's part");
+        stage.sent(stage.unsent().len());
+        while plaintext.is_empty() {
+            let count = socket.read(&mut received).expect("the goodbye");
+            assert_ne!(count, 0, "closed without a reason");
+            stage.receive(&received[..count], &mut plaintext).expect("a goodbye");
+        }
+        assert!(leaving.join().expect("no panic"));
+    });
+}

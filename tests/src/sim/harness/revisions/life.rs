@@ -281,7 +281,7 @@ impl<'a> Life<'a> {
         };
         let set =
             |name: &str, value: &[u8]| Change { key: key_of(name), content: Content::Value(value.to_vec()) };
-        let found = |pairs: &mut dyn Iterator<Item = (&String, &Vec<u8>)>| {
+        let read = |pairs: &mut dyn Iterator<Item = (&String, &Vec<u8>)>| {
             let found: Vec<_> = pairs.filter_map(|(name, value)| found(name, value)).collect();
             (!found.is_empty()).then_some((Vec::new(), Outcome::Found(found)))
         };
@@ -293,12 +293,12 @@ impl<'a> Life<'a> {
         let locate = |operation: &SimOperation, answer: &Answer| -> Vec<_> {
             match (operation, answer) {
                 (SimOperation::Get { name, .. }, Answer::Value(value)) => {
-                    found(&mut core::iter::once((name, value))).into_iter().collect()
+                    read(&mut core::iter::once((name, value))).into_iter().collect()
                 }
                 (SimOperation::MultiGet { names, .. }, Answer::Values(values)) => {
                     let parts = if splits_lists { 1 } else { names.len() };
                     let parts = names.chunks(parts).zip(values.chunks(parts));
-                    parts.filter_map(|(names, values)| found(&mut names.iter().zip(values))).collect()
+                    parts.filter_map(|(names, values)| read(&mut names.iter().zip(values))).collect()
                 }
                 (SimOperation::Set { name, value }, Answer::Done) => {
                     applied(&[(name.clone(), value.clone())]).into_iter().collect()
