@@ -33,8 +33,8 @@ pub(crate) fn native(store: &rdzv_store, operation: Operation) -> Result<NativeC
 /// after the grace period of `options`, or at once if none is set. `context` may be NULL, which creates a
 /// new one. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 ///
-/// Errors: those of `rdzv_store_new`; `RDZV_UNAUTHENTICATED` (the server asks for a token, and does not accept
-/// that of `options`).
+/// Errors: those of `rdzv_store_new`; `RDZV_UNAUTHENTICATED` (the server requires a token, and does not
+/// accept that of `options`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_new_native(
     context: *const rdzv_context,

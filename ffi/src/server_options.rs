@@ -54,8 +54,9 @@ pub struct rdzv_server_options {
     /// Maximum number of simultaneous connections; further ones are closed. Default 1,048,576.
     pub connections_max: u64,
     /// Maximum total size of keys, values and queued items, in bytes. Each key is charged 128 bytes and
-    /// each item 32 bytes more than its size. A native request that exceeds the limit
-    /// fails with `RDZV_LIMIT_EXCEEDED`; one of c10d, which has no errors, ends its connection. Default 4 GiB.
+    /// each item 32 bytes more than its size. A native request that exceeds the
+    /// limit fails with `RDZV_LIMIT_EXCEEDED`; one of c10d, which has no errors, ends its connection.
+    /// Default 4 GiB.
     pub stored_bytes_max: u64,
     /// Maximum time from accept to a complete handshake, in milliseconds. Default 30,000.
     pub handshake_timeout_ms: i64,

@@ -217,7 +217,7 @@ pub unsafe extern "C" fn rdzv_store_cancel(store: *const rdzv_store) {
 /// the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`,
 /// `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`; for a native store also
 /// `RDZV_STALE_ROUND` (the key belongs to an ended round), `RDZV_PERMISSION_DENIED` (the token lacks the
-/// right) and `RDZV_UNAUTHENTICATED` (the server accepts the token no more); for a file also `RDZV_IO`,
+/// right) and `RDZV_UNAUTHENTICATED` (the server no longer accepts the token); for a file also `RDZV_IO`,
 /// `RDZV_CORRUPT` (a torn record; the message has its offset), and `RDZV_SERVER_GONE` (the file was removed
 /// or replaced); `RDZV_UNSUPPORTED` for a kind that lacks the operation.
 #[unsafe(no_mangle)]

@@ -85,8 +85,9 @@ typedef struct {
   // Maximum number of simultaneous connections; further ones are closed. Default 1,048,576.
   uint64_t connections_max;
   // Maximum total size of keys, values and queued items, in bytes. Each key is charged 128 bytes and
-  // each item 32 bytes more than its size. A native request that exceeds the limit
-  // fails with `RDZV_LIMIT_EXCEEDED`; one of c10d, which has no errors, ends its connection. Default 4 GiB.
+  // each item 32 bytes more than its size. A native request that exceeds the
+  // limit fails with `RDZV_LIMIT_EXCEEDED`; one of c10d, which has no errors, ends its connection.
+  // Default 4 GiB.
   uint64_t stored_bytes_max;
   // Maximum time from accept to a complete handshake, in milliseconds. Default 30,000.
   int64_t handshake_timeout_ms;
@@ -270,7 +271,7 @@ void rdzv_store_cancel(const rdzv_store *store);
 // the operation may have been applied), `RDZV_REFUSED`, `RDZV_WRONG_PROTOCOL`, `RDZV_LIMIT_EXCEEDED`,
 // `RDZV_CANCELLED`, `RDZV_INVALID_ARGUMENT`, `RDZV_POISONED`, `RDZV_REENTRANT`; for a native store also
 // `RDZV_STALE_ROUND` (the key belongs to an ended round), `RDZV_PERMISSION_DENIED` (the token lacks the
-// right) and `RDZV_UNAUTHENTICATED` (the server accepts the token no more); for a file also `RDZV_IO`,
+// right) and `RDZV_UNAUTHENTICATED` (the server no longer accepts the token); for a file also `RDZV_IO`,
 // `RDZV_CORRUPT` (a torn record; the message has its offset), and `RDZV_SERVER_GONE` (the file was removed
 // or replaced); `RDZV_UNSUPPORTED` for a kind that lacks the operation.
 rdzv_status rdzv_store_set(const rdzv_store *store, const uint8_t *key, size_t key_len, const uint8_t *value,
@@ -394,8 +395,8 @@ rdzv_status rdzv_store_new_cancellable(const rdzv_store *store, const rdzv_cance
 // after the grace period of `options`, or at once if none is set. `context` may be NULL, which creates a
 // new one. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 //
-// Errors: those of `rdzv_store_new`; `RDZV_UNAUTHENTICATED` (the server asks for a token, and does not accept
-// that of `options`).
+// Errors: those of `rdzv_store_new`; `RDZV_UNAUTHENTICATED` (the server requires a token, and does not
+// accept that of `options`).
 rdzv_status rdzv_store_new_native(const rdzv_context *context, const rdzv_store_options *options,
                                   rdzv_store **out, rdzv_error **error);
 

@@ -65,6 +65,8 @@ fn every_seed_keeps_every_promise() {
     }
     let undecided: usize = reports.iter().map(|report| report.undecided).sum();
     assert!(undecided <= 1 + reports.len() / 50, "{undecided} histories were not decided");
+    let partial_reads: usize = reports.iter().map(|report| report.partial_reads).sum();
+    assert!(partial_reads > 0, "no request came between the parts of another one");
 }
 
 #[test]

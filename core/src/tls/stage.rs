@@ -15,7 +15,7 @@ const HELD_BYTES_MAX: usize = 64 * 1024;
 /// Number of records without data that a peer may send at once: more than a handshake needs, with a long chain of
 /// certificates.
 const BARE_RECORDS_MAX: usize = 64;
-/// Minimum length of the data of a record, in bytes, in the average over time. Frames are longer, though some are
+/// Minimum length of the data of a record, in bytes, on average over time. Frames are longer, though some are
 /// in two records: the header, and a part of the payload.
 const RECORD_DATA_BYTES: usize = 4;
 /// Maximum capacity in bytes that an empty buffer keeps.
@@ -32,7 +32,7 @@ const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 /// that were sent.
 ///
 /// The stage keeps at most one incomplete record of the peer, and the ciphertext of at most 64 KiB. Each record
-/// takes time, so a peer is refused whose records have hardly any data.
+/// takes time, so the connection of a peer whose records have hardly any data ends.
 pub struct TlsStage {
     connection: Connection,
     unsent: Vec<u8>,

@@ -76,6 +76,8 @@ pub struct Report {
     pub clients: usize,
     /// Number of histories of one key that were too long to decide.
     pub undecided: usize,
+    /// Number of reads of two keys that saw a part of a write only, where the server executes lists in parts.
+    pub partial_reads: usize,
     /// Virtual time that the run took.
     pub virtual_time: Duration,
     /// Counts of what happened in this kind of world.

@@ -133,6 +133,7 @@ impl SimContext {
                 answered: history.records().iter().filter(|record| record.is_answered()).count(),
                 clients,
                 undecided: outcome.undecided,
+                partial_reads: outcome.partial_reads,
                 virtual_time: now.since(Instant::ORIGIN),
                 counts,
             }),

@@ -229,3 +229,61 @@ impl Drop for IoThread {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rendezvous_core::driver::channel::{Sender, unbounded};
+
+    /// Connection whose handshake has two steps.
+    struct Handshake {
+        io: Arc<IoShared>,
+        token: OnceLock<usize>,
+        steps: AtomicUsize,
+        done: Sender<usize>,
+    }
+
+    impl Handshake {
+        fn token(&self) -> usize {
+            *self.token.get().expect("set")
+        }
+    }
+
+    impl Target for Handshake {
+        fn handshake(self: Arc<Self>, _: &mut Vec<u8>) {
+            self.done.send(self.token()).expect("the test waits");
+            if self.steps.fetch_add(1, Ordering::Relaxed) == 0 {
+                self.io.queue_handshake(self.token());
+            }
+        }
+    }
+
+    /// Lets all of them begin at once, on the thread.
+    struct Start(Vec<Arc<Handshake>>);
+
+    impl Target for Start {
+        fn tick(self: Arc<Self>, _: Instant, _: &mut Vec<u8>) {
+            self.0.iter().rev().for_each(|one| one.io.queue_handshake(one.token()));
+        }
+    }
+
+    #[test]
+    fn handshakes_take_turns_in_the_order_in_which_they_wait() {
+        let thread = IoThread::start(|_| ()).expect("started");
+        let (io, (done, steps)) = (thread.shared(), unbounded());
+        let handshakes = (0..3).map(|_| {
+            let one =
+                Handshake { io: Arc::clone(io), token: OnceLock::new(), steps: 0.into(), done: done.clone() };
+            let one = Arc::new(one);
+            let target: Weak<dyn Target> = Arc::<Handshake>::downgrade(&one);
+            one.token.set(io.add(target)).expect("once");
+            one
+        });
+        let start = Arc::new(Start(handshakes.collect()));
+        let target: Weak<dyn Target> = Arc::<Start>::downgrade(&start);
+        io.schedule(Instant::ORIGIN, io.add(target));
+        let soon = Duration::from_secs(60);
+        let order: Vec<usize> = (0..6).map(|_| steps.recv_timeout(soon).expect("a step")).collect();
+        assert_eq!(order, [3, 2, 1, 3, 2, 1]);
+    }
+}

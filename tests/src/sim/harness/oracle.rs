@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 pub(in crate::sim) struct Outcome {
     /// Number of histories of one key that were too long to decide.
     pub(in crate::sim) undecided: usize,
+    /// Number of reads of two keys that saw a part of a write only.
+    pub(in crate::sim) partial_reads: usize,
 }
 
 /// Store of an operation, by the server's process, and the name of the object.
@@ -78,12 +80,20 @@ pub(in crate::sim) fn check_history(history: &History) -> Result<Outcome, CheckE
             }
         }
     }
-    Ok(Outcome { undecided })
+    let partial_reads = records.iter().filter(|record| record.has_read_part()).count();
+    Ok(Outcome { undecided, partial_reads })
 }
 
 impl Record {
     pub(in crate::sim) const fn is_answered(&self) -> bool {
         matches!(self.ended, Some((_, End::Responded(_))))
+    }
+
+    fn has_read_part(&self) -> bool {
+        let Some((_, End::Responded(Answer::Values(values)))) = &self.ended else { return false };
+        let is_pair = |names: &[String]| names[0].starts_with("p/");
+        matches!(&self.sim_operation, SimOperation::MultiGet { names, .. } if is_pair(names))
+            && values[0] != values[1]
     }
 
     const fn answered_at(&self) -> Option<u64> {
@@ -111,6 +121,7 @@ fn actions_of<'a>(
             .ok_or_else(|| CheckError(format!("{sim_operation}: {end}, and no operation wrote that value")))
     };
     let one = |name: &str, value: &[u8]| numbers(name, value).map(|numbers| numbers[0]);
+    let half = |name: &str, value: &[u8]| numbers(pair_of(name), value);
     Ok(match (sim_operation, answer) {
         (SimOperation::Set { name, value }, _) => vec![(name, Action::Write(numbers(name, value)?))],
         (SimOperation::Append { name, value }, _) => vec![(name, Action::Append(one(name, value)?))],
@@ -145,9 +156,9 @@ fn actions_of<'a>(
             names.iter().map(|name| (name.as_str(), Action::Present)).collect()
         }
         (SimOperation::MultiSet { pairs }, _) if splits_lists && !pairs[0].0.starts_with("calm/") => {
-            let writes = pairs.iter().map(|(name, value)| (name, numbers(pair_of(name), value)));
-            let writes = writes.map(|(name, numbers)| Ok((name.as_str(), Action::Write(numbers?))));
-            writes.collect::<Result<_, _>>()?
+            let each =
+                pairs.iter().map(|(name, value)| Ok((name.as_str(), Action::Write(half(name, value)?))));
+            each.collect::<Result<_, _>>()?
         }
         (SimOperation::MultiSet { pairs }, _) => {
             let name = pair_of(&pairs[0].0);
@@ -165,10 +176,10 @@ fn actions_of<'a>(
                 return Ok(Vec::new());
             }
             if splits_lists {
-                let reads =
-                    names.iter().zip(values).map(|(name, value)| (name, numbers(pair_of(name), value)));
-                let reads = reads.map(|(name, numbers)| Ok((name.as_str(), Action::Read(numbers?))));
-                return reads.collect();
+                let each = names.iter().zip(values);
+                return each
+                    .map(|(name, value)| Ok((name.as_str(), Action::Read(half(name, value)?))))
+                    .collect();
             }
             if values[0] != values[1] {
                 return Err(CheckError(format!("{sim_operation}: {end}: half of what was set together")));

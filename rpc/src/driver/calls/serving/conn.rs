@@ -52,7 +52,7 @@ pub(super) struct ConnState {
     released_handlers: Vec<Arc<Handler>>,
     /// Bytes of responses that the worker's intake has counted for this connection.
     unread_bytes: u64,
-    /// Whether it is in the queue of those that go on with their TLS handshakes, and not read until its turn.
+    /// Whether it waits for its turn to go on with its TLS handshake. It is not read until then.
     awaits_turn: bool,
     /// Requests, by their calls, whose handlers start when the caller has read other responses.
     held_back: VecDeque<(u64, Job)>,
@@ -226,7 +226,8 @@ impl Conn {
         }
     }
 
-    /// Reads what is available, if the connection is being read, and starts the handlers of complete requests.
+    /// Reads what is available, if the connection is being read and not in a TLS handshake, and starts the handlers of complete
+    /// requests.
     pub(super) fn read_ahead(self: &Arc<Self>, now: Instant, scratch: &mut Vec<u8>) {
         let state = self.lock();
         let is_read = state.callee.is_read() && !state.shakes_hands();
@@ -428,7 +429,7 @@ impl Conn {
             {
                 state.callee.bind(channel);
             }
-            // Behind the goodbye, what follows the handshake is not read.
+            // After the goodbye, only the handshake goes on.
             let bytes = if state.callee.is_read() { &scratch[..] } else { &[] };
             self.handle_event(state, now, bytes, jobs);
             let is_over = state.end != End::NotYet || !state.callee.is_read();
@@ -642,7 +643,7 @@ impl ConnState {
         let Some(line) = &self.line else { return };
         // The thread that owns the connection closes it, and must be woken when it has ended.
         let is_wanted = self.callee.is_read() && self.end == End::NotYet;
-        // A refusal or goodbye is sent after the handshake.
+        // A refusal or goodbye can only be sent after the handshake.
         let is_read = self.is_over() || (!self.awaits_turn && (is_wanted || self.shakes_hands()));
         let is_held_up = self.callee.is_held_up() && self.end == End::NotYet;
         // The thread that owns the connection must be woken for the requests that were held back.
