@@ -4,7 +4,7 @@
 use std::path::Path;
 
 /// The copies, and the modules that they are made of.
-const MODULES: [(&str, &str); 13] = [
+const MODULES: [(&str, &str); 15] = [
     ("backend", "core/src/driver/backend.rs"),
     ("cancel", "core/src/driver/cancel.rs"),
     ("lock", "core/src/driver/lock.rs"),
@@ -13,6 +13,8 @@ const MODULES: [(&str, &str); 13] = [
     ("hash_store", "core/src/driver/hash_store.rs"),
     ("connection_pool", "core/src/driver/store_client/pool.rs"),
     ("inbox", "core/src/driver/native_client/inbox.rs"),
+    ("session", "core/src/driver/native_client/session.rs"),
+    ("session_thread", "core/src/driver/native_client/session_thread.rs"),
     ("plugin_threads", "core/src/driver/plugin_threads.rs"),
     ("rpc_pool", "rpc/src/driver/calls/pool.rs"),
     ("io_thread", "rpc/src/driver/calls/io_thread.rs"),
@@ -21,7 +23,7 @@ const MODULES: [(&str, &str); 13] = [
 ];
 
 /// What is replaced, wherever it occurs. `src/stand_ins.rs` has what is neither shuttle's nor pure.
-const REPLACED: [(&str, &str); 21] = [
+const REPLACED: [(&str, &str); 25] = [
     ("use crate::driver::lock::Lock;", "use crate::lock::Lock;"),
     ("use crate::opaque::", "use rendezvous_core::opaque::"),
     ("use crate::prelude::", "use rendezvous_core::prelude::"),
@@ -29,6 +31,7 @@ const REPLACED: [(&str, &str); 21] = [
     ("use crate::ids::", "use rendezvous_core::ids::"),
     ("use crate::limits::", "use rendezvous_core::limits::"),
     ("use crate::node::", "use rendezvous_core::node::"),
+    ("use crate::ordered::", "use rendezvous_core::ordered::"),
     ("use crate::store::", "use rendezvous_core::store::"),
     ("use crate::time::", "use rendezvous_core::time::"),
     ("use crate::membership::", "use rendezvous_rpc::membership::"),
@@ -36,6 +39,9 @@ const REPLACED: [(&str, &str); 21] = [
     ("use crate::driver::", "use crate::stand_ins::"),
     ("use rendezvous_core::driver::", "use crate::stand_ins::"),
     ("use super::wire::", "use crate::stand_ins::"),
+    ("use super::session_driver::", "use crate::stand_ins::session::"),
+    ("use super::node::", "use crate::stand_ins::session::"),
+    ("use super::{Loss,", "use crate::stand_ins::session::{Loss,"),
     ("use super::{Begun, CallSpec,", "use crate::stand_ins::group::{Begun, CallSpec,"),
     ("pub(in crate::driver)", "pub"),
     ("use core::sync::atomic::", "use shuttle::sync::atomic::"),

@@ -14,6 +14,7 @@ mod request;
 mod response;
 mod session;
 pub(in crate::driver) mod session_driver;
+mod session_thread;
 mod watch;
 
 pub use batch::{Batch, BatchStep, Branch, Step, Test, Txn};
@@ -28,14 +29,12 @@ pub use response::{
 pub use watch::{Change, Lease, Watch, WatchError};
 
 use crate::driver::cancel::Canceller;
-use crate::driver::channel::{Sender, unbounded};
-use crate::driver::event_loop::Waker;
-use crate::driver::last_try::{FailedTry, LastTry};
+use crate::driver::channel::unbounded;
+use crate::driver::last_try::FailedTry;
 use crate::driver::prelude::*;
 use crate::driver::random::random_seed;
 use crate::driver::socket::classify;
 use crate::driver::socket::endpoint_text;
-use crate::driver::threads;
 use crate::driver::timeout::{Timeout, Timeouts};
 use crate::error::{Cause, Effect, ErrorKind, Failure, LimitError, Operation, Phase};
 use crate::limits::{FrameLimits, RendezvousLimits};
@@ -45,12 +44,11 @@ use crate::store::call::WaitMode;
 use crate::store::op::Key;
 use crate::wire::native::{ClientFrame, Fault, FaultCode, Message, ServerFrame};
 use crate::wire::sink::Length;
-use alloc::sync::Weak;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use inbox::{Inbox, InboxLimit, Last, Weighted};
-use oneshot::RecvTimeoutError;
+use core::sync::atomic::Ordering;
+use inbox::{Inbox, Last, Weighted};
 use session::Session;
 use session_driver::EncodedRequest;
+use session_thread::{ABANDON_TIMEOUT, ClientShared, Command, SessionThread, THREAD_TIMEOUT};
 
 /// Error response of the server, unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -228,94 +226,6 @@ impl Weighted for OwnedFrame {
     }
 }
 
-/// Call on its way to the session's thread.
-struct Submitted {
-    encoded: EncodedRequest,
-    token: CancelToken,
-    /// Inbox for its pushes.
-    inbox: Option<Arc<Inbox<OwnedFrame>>>,
-    reply: oneshot::Sender<Result<OwnedFrame, Loss>>,
-}
-
-enum Command {
-    Call(Box<Submitted>),
-    /// Ends the watch of this request: its pushes are not read any more.
-    EndWatch(u64),
-    /// Drops the inbox of the lease of this request. The lease itself goes on.
-    ForgetLease(u64),
-    /// Ends the calls that were sent before and whose tokens are cancelled.
-    CheckTokens,
-    /// Sends the server this request, which ends the session. The session is over after [`ABANDON_TIMEOUT`] in any case.
-    Abandon(Box<EncodedRequest>),
-    Stop,
-}
-
-/// State that the handles and the session's thread share.
-#[derive(Debug)]
-struct ClientShared {
-    /// Reason why the session is over.
-    ending_cell: OnceLock<Ending>,
-    /// Events of the node.
-    events: Inbox<NodeEvent>,
-    /// Whether the node was a spare at any time since its last join request.
-    was_standby: AtomicBool,
-    /// Whether another session joined under the node's name.
-    was_replaced: AtomicBool,
-    /// Incarnation of the server, 0 until it has greeted the session.
-    incarnation: AtomicU64,
-    /// Number of the session, 0 before the first greeting.
-    session: AtomicU64,
-    /// Last failed attempt to connect.
-    last_try: LastTry,
-    /// Inboxes of watches and leases. Dropped ones are skipped.
-    streams: Mutex<Vec<Weak<Inbox<OwnedFrame>>>>,
-}
-
-impl ClientShared {
-    fn new(limit: InboxLimit) -> Self {
-        Self {
-            ending_cell: OnceLock::new(),
-            events: Inbox::new(limit),
-            was_standby: AtomicBool::new(false),
-            was_replaced: AtomicBool::new(false),
-            incarnation: AtomicU64::new(0),
-            session: AtomicU64::new(0),
-            last_try: LastTry::default(),
-            streams: Mutex::default(),
-        }
-    }
-
-    /// Makes an inbox for the pushes of one watch or lease.
-    fn stream(&self, limit: InboxLimit) -> Arc<Inbox<OwnedFrame>> {
-        let inbox = Arc::new(Inbox::new(limit));
-        let mut streams = self.streams.locked();
-        streams.retain(|stream| stream.strong_count() > 0);
-        streams.push(Arc::downgrade(&inbox));
-        inbox
-    }
-
-    /// Wakes the threads that wait for pushes, so that they check whether they are cancelled.
-    fn recheck_cancellation(&self) {
-        self.events.recheck_cancellation();
-        let streams = self.streams.locked();
-        streams.iter().filter_map(Weak::upgrade).for_each(|stream| stream.recheck_cancellation());
-    }
-}
-
-struct Thread {
-    commands: Sender<Command>,
-    waker: Waker,
-    handle: Mutex<Option<threads::Thread>>,
-}
-
-impl Thread {
-    fn send(&self, command: Command) {
-        // A session that is over takes no commands. `ending_cell` has the reason.
-        self.commands.send(command).ok();
-        self.waker.wake();
-    }
-}
-
 /// Session with a native server, and the keys under a scope. Clones share the session, and a cancel of one ends the
 /// calls of all.
 ///
@@ -343,8 +253,7 @@ struct Inner {
     options: NativeClientOptions,
     answer_limits: FrameLimits,
     clock: Clock,
-    shared: Arc<ClientShared>,
-    thread: Thread,
+    thread: SessionThread,
 }
 
 impl fmt::Debug for NativeClient {
@@ -353,36 +262,17 @@ impl fmt::Debug for NativeClient {
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.thread.send(Command::Stop);
-        if let Some(thread) = self.thread.handle.locked().take() {
-            thread.join();
-        }
-    }
-}
-
 impl Inner {
     /// Makes the canceller of a handle whose calls `token` ends.
     fn canceller(self: &Arc<Self>, token: &CancelToken) -> Canceller {
         let inner = Arc::clone(self);
-        Canceller::of(token, Some(Arc::new(move || inner.wake())))
-    }
-
-    fn wake(&self) {
-        self.shared.recheck_cancellation();
-        self.thread.send(Command::CheckTokens);
+        Canceller::of(token, Some(Arc::new(move || inner.thread.recheck_cancellation())))
     }
 }
 
 /// Maximum number of a session's requests in progress.
 const PENDING: usize = 256;
 type Machine = crate::node::native_client::NativeClient<PENDING>;
-
-/// Time after a call's deadline. A session's thread that has not responded by then is considered dead.
-const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest time that a session takes to notify its server that it is abandoned.
-const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl NativeClient {
     /// Starts to connect to the server at `host` (a name or an address) and `port` without waiting for it. Without a
@@ -413,7 +303,7 @@ impl NativeClient {
             _ if token.is_cancelled() => Loss::cancelled(),
             Ok(Ok(())) => return Ok(client),
             Ok(Err(ending)) => Loss::of_ending(ending),
-            Err(none) => client.no_answer(none),
+            Err(none) => client.inner.thread.no_answer(none),
         }))
     }
 
@@ -425,19 +315,18 @@ impl NativeClient {
     ) -> Result<Self, NativeError> {
         let peer: Box<str> = endpoint_text(host, port).into();
         let answer_limits = Machine::answer_limits(&options.limits);
-        let shared = Arc::new(ClientShared::new(options.limit()));
-        let (commands, inbox) = unbounded();
-        let begun = Session::new((host, port), &options, random_seed(), Arc::clone(&shared), inbox, opened)
-            .and_then(|mut session| {
-                let (waker, clock) = (session.waker(), session.clock());
-                let thread = threads::spawn("rdzv-session", move || session.run())?;
-                Ok((waker, clock, thread))
-            });
-        let (waker, clock, thread) = begun.map_err(|error| system_error(&peer, &error))?;
-        let thread = Thread { commands, waker, handle: Mutex::new(Some(thread)) };
+        let (shared, (commands, received)) = (Arc::new(ClientShared::new(options.limit())), unbounded());
+        let begun =
+            Session::new((host, port), &options, random_seed(), Arc::clone(&shared), received, opened)
+                .and_then(|mut session| {
+                    let clock = session.clock();
+                    let thread =
+                        SessionThread::start(shared, commands, session.waker(), move || session.run())?;
+                    Ok((clock, thread))
+                });
+        let (clock, thread) = begun.map_err(|error| system_error(&peer, &error))?;
         let view = View { scope: options.scope.clone(), timeouts: options.timeouts };
-        let inner = Inner { peer, host: host.into(), port, options, answer_limits, clock, shared, thread };
-        let inner = Arc::new(inner);
+        let inner = Arc::new(Inner { peer, host: host.into(), port, options, answer_limits, clock, thread });
         let canceller = inner.canceller(&CancelToken::new());
         Ok(Self { inner, view: Arc::new(view), canceller })
     }
@@ -478,7 +367,7 @@ impl NativeClient {
 
     /// Returns whether the session is over.
     pub fn is_over(&self) -> bool {
-        self.inner.shared.ending_cell.get().is_some()
+        self.inner.thread.ending().is_some()
     }
 
     /// Returns whether the server has ever greeted this session. If it has not, the server may not know the session.
@@ -489,22 +378,23 @@ impl NativeClient {
     /// Returns the number that identifies this start of the server, once it has greeted the session. A server that is
     /// restarted has another one, and knows neither the session nor the rounds and revisions of the one before.
     pub fn incarnation(&self) -> Option<u64> {
-        Some(self.inner.shared.incarnation.load(Ordering::Acquire)).filter(|&incarnation| incarnation > 0)
+        Some(self.inner.thread.shared().incarnation.load(Ordering::Acquire))
+            .filter(|&incarnation| incarnation > 0)
     }
 
     /// Returns the number of this session at the server, once that has greeted it.
     pub fn session(&self) -> Option<u64> {
-        Some(self.inner.shared.session.load(Ordering::Acquire)).filter(|&session| session > 0)
+        Some(self.inner.thread.shared().session.load(Ordering::Acquire)).filter(|&session| session > 0)
     }
 
     /// Returns the last failed attempt to connect, if there was one and there is no connection.
     pub fn failed_try(&self) -> Option<FailedTry> {
-        self.inner.shared.last_try.get()
+        self.inner.thread.shared().last_try.get()
     }
 
     /// Wakes the waiting calls, so that they check their tokens.
     pub(in crate::driver) fn wake(&self) {
-        self.inner.wake();
+        self.inner.thread.recheck_cancellation();
     }
 
     /// Ends the session with a goodbye to the server, so that the node is not considered dead.
@@ -518,7 +408,7 @@ impl NativeClient {
     /// Ends the session without a goodbye and without waiting. The server considers the node dead when its grace
     /// period is over.
     pub fn hang_up(&self) {
-        self.inner.thread.send(Command::Stop);
+        self.inner.thread.begin_to_stop();
     }
 
     /// Ends the session without waiting, and notifies the server that the node was stopped with its work undone. Without
@@ -586,38 +476,7 @@ impl NativeClient {
         inbox: Option<Arc<Inbox<OwnedFrame>>>,
         token: &CancelToken,
     ) -> Result<OwnedFrame, Loss> {
-        if token.is_cancelled() {
-            return Err(Loss::cancelled());
-        }
-        if let Some(&ending) = self.inner.shared.ending_cell.get() {
-            return Err(Loss::of_ending(ending));
-        }
-        let (reply, answer) = oneshot::channel();
-        // A spare waits until a round needs it.
-        let slack = self.inner.options.answer_slack + THREAD_TIMEOUT;
-        let limit = if encoded.is_join() { Duration::MAX } else { encoded.span + slack };
-        let submitted = Submitted { encoded, token: token.clone(), inbox, reply };
-        self.inner.thread.send(Command::Call(Box::new(submitted)));
-        match answer.recv_timeout(limit) {
-            Ok(result) => result,
-            Err(none) => Err(self.no_answer(none)),
-        }
-    }
-
-    /// Makes the failure of a call that the session's thread did not answer: the session is over, or the thread
-    /// hangs.
-    fn no_answer(&self, none: RecvTimeoutError) -> Loss {
-        match (none, self.inner.shared.ending_cell.get()) {
-            (_, Some(&ending)) => Loss::of_ending(ending),
-            (none, None) => {
-                let kind = if none == RecvTimeoutError::Disconnected {
-                    ErrorKind::ServerGone
-                } else {
-                    ErrorKind::TimedOut
-                };
-                Loss::of(plain(kind))
-            }
-        }
+        self.inner.thread.call(encoded, inbox, token, self.inner.options.answer_slack)
     }
 
     #[cold]

@@ -14,7 +14,7 @@ macro_rules! modelled {
 
 modelled!(backend cancel lock take timeout);
 modelled!(connection_pool hash_store inbox plugin_threads);
-modelled!(io_thread life pending rpc_pool);
+modelled!(io_thread life pending rpc_pool session session_thread);
 
 #[allow(dead_code, reason = "the models use a part of it")]
 mod stand_ins;

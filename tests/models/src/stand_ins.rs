@@ -1,10 +1,13 @@
-//! What the modelled modules use of the rest of the drivers: channels and threads of shuttle in place of those of the
-//! system, connections without sockets, and a clock that the models set.
+//! What the modelled modules use of the rest of the drivers: channels and threads over shuttle's locks, connections without
+//! sockets, and a clock that the models set.
 
 pub mod call_error;
+pub mod channel;
 pub mod clock;
 pub mod event_loop;
 pub mod group;
+pub mod oneshot;
+pub mod session;
 
 pub(crate) use crate::{backend, cancel, take, timeout};
 use shuttle::sync::{Condvar, Mutex};
@@ -14,6 +17,7 @@ use std::os::fd::{AsRawFd, RawFd};
 pub mod prelude {
     pub use super::call_error::CallError;
     pub use super::clock::{Clock, Condvar};
+    pub use super::oneshot;
     pub use crate::cancel::CancelToken;
     pub use crate::lock::Lock;
     pub use rendezvous_core::prelude::*;
@@ -57,13 +61,31 @@ pub mod server {
     }
 }
 
+pub mod last_try {
+    #[derive(Debug)]
+    pub struct FailedTry;
+
+    /// No attempt of a model fails.
+    #[derive(Debug, Default)]
+    pub struct LastTry;
+
+    impl LastTry {
+        pub fn set(&self, _: Option<FailedTry>) {}
+    }
+}
+
 pub mod resolve {
     pub type Found = Result<Vec<std::net::SocketAddr>, ()>;
 }
 
 pub mod socket {
     use super::SOCKETS;
+    use rendezvous_core::error::{Cause, ErrorKind};
     use std::os::fd::RawFd;
+
+    pub fn classify(_: &std::io::Error) -> (ErrorKind, Cause) {
+        unreachable!("no event loop of a model fails")
+    }
 
     pub fn shut_down(socket: RawFd) {
         let mut sockets = SOCKETS.0.lock().expect("no panic");
@@ -107,55 +129,6 @@ impl AsRawFd for Wire {
 impl Drop for Wire {
     fn drop(&mut self) {
         SOCKETS.0.lock().expect("no panic").remove(&self.0);
-    }
-}
-
-pub mod channel {
-    use shuttle::sync::mpsc;
-
-    pub struct Sender<T>(mpsc::SyncSender<T>);
-
-    pub struct Receiver<T>(mpsc::Receiver<T>);
-
-    impl<T> Clone for Sender<T> {
-        fn clone(&self) -> Self {
-            Self(self.0.clone())
-        }
-    }
-
-    impl<T> std::fmt::Debug for Sender<T> {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("Sender")
-        }
-    }
-
-    pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-        let (sender, receiver) = mpsc::sync_channel(capacity);
-        (Sender(sender), Receiver(receiver))
-    }
-
-    impl<T> Sender<T> {
-        pub fn send(&self, message: T) -> Result<(), ()> {
-            self.0.send(message).map_err(drop)
-        }
-
-        pub fn try_send(&self, message: T) -> Result<(), ()> {
-            self.0.try_send(message).map_err(drop)
-        }
-    }
-
-    impl<T> Receiver<T> {
-        pub fn recv(&self) -> Result<T, ()> {
-            self.0.recv().map_err(drop)
-        }
-
-        pub fn recv_deadline(&self, _: std::time::Instant) -> Result<T, ()> {
-            self.recv()
-        }
-
-        pub fn try_recv(&self) -> Result<T, ()> {
-            self.0.try_recv().map_err(drop)
-        }
     }
 }
 

@@ -15,6 +15,7 @@ mod life;
 mod pending;
 mod plugin_threads;
 mod rpc_pool;
+mod session;
 
 /// Timeout of a wait that ends otherwise. In a model none passes, so a wake-up that is lost is a deadlock.
 const FOREVER: Duration = Duration::from_secs(100_000);

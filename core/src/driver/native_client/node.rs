@@ -98,12 +98,12 @@ impl NativeClient {
 
     /// Returns whether the node was a spare at any time since its last join request.
     pub(in crate::driver) fn was_standby(&self) -> bool {
-        self.inner.shared.was_standby.load(Ordering::Acquire)
+        self.inner.thread.shared().was_standby.load(Ordering::Acquire)
     }
 
     /// Returns whether another session joined under the node's name, in which case this one must not join again.
     pub(in crate::driver) fn was_replaced(&self) -> bool {
-        self.inner.shared.was_replaced.load(Ordering::Acquire)
+        self.inner.thread.shared().was_replaced.load(Ordering::Acquire)
     }
 
     /// Waits up to `timeout` for the node's next event; `None`: there was none. When a round is formed, untaken
@@ -114,7 +114,8 @@ impl NativeClient {
     /// The session is over.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<NodeEvent>, NativeError> {
         let token = self.canceller.token();
-        let next = self.inner.shared.events.next_with(timeout, || token.is_cancelled(), Queue::pop_front);
+        let next =
+            self.inner.thread.shared().events.next_with(timeout, || token.is_cancelled(), Queue::pop_front);
         next.map_err(|last| self.error(Operation::RoundEvent, (None, 0), Loss::of_last(last)))
     }
 

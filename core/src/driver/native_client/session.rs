@@ -2,9 +2,8 @@
 
 use super::inbox::Inbox;
 use super::session_driver::{EncodedRequest, READ_BYTES, SessionDriver, SessionOutput};
-use super::{
-    ABANDON_TIMEOUT, ClientShared, Command, Loss, NativeClientOptions, NodeEvent, OwnedFrame, Submitted,
-};
+use super::session_thread::{ABANDON_TIMEOUT, ClientShared, Command, Submitted};
+use super::{Loss, NativeClientOptions, NodeEvent, OwnedFrame};
 use crate::driver::channel::Receiver;
 use crate::driver::event_loop::{EventLoop, Token, Waker};
 use crate::driver::prelude::*;

@@ -1,8 +1,9 @@
 //! Watches and leases: requests whose pushes follow the response.
 
 use super::inbox::{Inbox, Last, Queue};
+use super::session_thread::Command;
 use super::{
-    Command, Loss, NativeClient, NativeError, NativeRequest, NativeResponse, OwnedFrame, plain, strip_scope,
+    Loss, NativeClient, NativeError, NativeRequest, NativeResponse, OwnedFrame, plain, strip_scope,
     wrong_response,
 };
 use crate::driver::channel::Sender;
@@ -298,7 +299,7 @@ impl NativeClient {
     }
 
     fn watch(&self, key: &[u8], request: &NativeRequest<'_>, timeout: Timeout) -> Result<Watch, NativeError> {
-        let inbox = self.inner.shared.stream(self.inner.options.limit());
+        let inbox = self.inner.thread.shared().stream(self.inner.options.limit());
         let begun = self.exchange_request(request, self.span(timeout), Some(Arc::clone(&inbox)))?;
         let (id, NativeResponse::Watching(revision)) = begun else { wrong_response() };
         let (client, key, token) = (self.clone(), key.into(), CancelToken::new());
@@ -311,8 +312,10 @@ impl NativeClient {
     /// # Errors
     /// The reason why it was not granted.
     pub fn lease(&self, ttl: Duration, timeout: Timeout) -> Result<Lease, NativeError> {
-        let (request, inbox) =
-            (NativeRequest::LeaseGrant { ttl }, self.inner.shared.stream(self.inner.options.limit()));
+        let (request, inbox) = (
+            NativeRequest::LeaseGrant { ttl },
+            self.inner.thread.shared().stream(self.inner.options.limit()),
+        );
         let begun = self.exchange_request(&request, self.span(timeout), Some(Arc::clone(&inbox)))?;
         let (id, NativeResponse::Number(number)) = begun else { wrong_response() };
         let (client, lease) = (self.clone(), number.cast_unsigned());

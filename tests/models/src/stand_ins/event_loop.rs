@@ -45,7 +45,7 @@ impl EventLoop {
         Ok(Self)
     }
 
-    pub fn clock(&self) -> &Clock {
+    pub const fn clock(&self) -> &Clock {
         &Clock
     }
 
