@@ -51,6 +51,8 @@ const LOOKS_PER_UNIT: usize = 8;
 const END_WORK: u64 = 3;
 /// Number of arrivals that one step ends; the end of a generation is one step, however many wait there.
 const ENDS_PER_STEP: usize = 4096;
+/// Most idle barriers that one arrival makes the service forget.
+const FORGOTTEN_AT_ONCE_MAX: usize = 4096;
 /// Work after which a step ends no further arrival.
 const STEP_WORK: u64 = ENDS_PER_STEP as u64 * END_WORK;
 
@@ -466,33 +468,34 @@ impl Barriers {
             let is_counted = matches!(barrier.awaited, Awaited::Count(_));
             match barrier.members.get(member) {
                 Some(member) if why != Why::Left || !is_counted => {
-                    let name = member.name.clone();
-                    self.break_later(id, &name, why, Some(owner));
+                    let end = End::Broken { participant: member.name.clone(), why };
+                    self.break_later(id, Arc::new(end), Some(owner));
                 }
                 _ => self.withdraw(arrival),
             }
         }
         if let Some(EndedNode { name, could_arrive }) = node {
+            let hash = self.hasher.of(name);
             let awaits = |&id: &BarrierId| {
                 let barrier = &self.barriers[id];
                 // Another name may have the same hash.
-                barrier.members.find(name, &self.hasher).is_some() && could_arrive(&barrier.key)
+                barrier.members.find_hashed(name, hash).is_some() && could_arrive(&barrier.key)
             };
-            let same_hash = self.awaited_names.of(self.hasher.of(name)).map(|(_, id)| id);
+            let same_hash = self.awaited_names.of(hash).map(|(_, id)| id);
             let (awaiting, others): (Vec<BarrierId>, Vec<BarrierId>) = same_hash.partition(awaits);
             self.work += others.len() as u64;
-            awaiting.into_iter().for_each(|id| self.break_later(id, name, why, None));
+            let end = Arc::new(End::Broken { participant: name.into(), why });
+            awaiting.into_iter().for_each(|id| self.break_later(id, Arc::clone(&end), None));
         }
         self.break_some();
     }
 
     /// Leaves the end of an open generation, whose participant can no longer arrive, to a step.
     #[inline(never)]
-    fn break_later(&mut self, id: BarrierId, participant: &[u8], why: Why, ended_owner: Option<OwnerId>) {
+    fn break_later(&mut self, id: BarrierId, end: Arc<End>, ended_owner: Option<OwnerId>) {
         self.work += 1;
         let barrier = &mut self.barriers[id];
         if barrier.pending_end.is_none() {
-            let end = Arc::new(End::Broken { participant: participant.into(), why });
             barrier.pending_end = Some((end, ended_owner));
             self.broken.push_back(id);
         }
@@ -679,10 +682,13 @@ impl Barriers {
     /// Makes space for this many bytes at the barrier `but`, or at a new one.
     fn free_capacity(&mut self, bytes: u64, but: Option<BarrierId>) -> Result<(), Refusal> {
         let limit = self.limits.stored_bytes_max;
+        let mut forgotten = 0;
         while self.stored_bytes + bytes > limit {
-            if !self.forget_oldest(but) {
+            if forgotten == FORGOTTEN_AT_ONCE_MAX || !self.forget_oldest(but) {
                 return Err(Refusal::TooMany { what: "bytes of names", limit });
             }
+            forgotten += 1;
+            self.work += END_WORK;
         }
         Ok(())
     }

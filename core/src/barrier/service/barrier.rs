@@ -59,6 +59,9 @@ impl Awaited {
     }
 }
 
+/// Most names that a barrier knows in addition to as many as it waits for. All are forgotten in one turn.
+const SURPLUS_NAMES_MAX: usize = 4096;
+
 impl Barrier {
     /// Creates a barrier without arrivals.
     pub(super) fn new(key: &[u8]) -> Self {
@@ -188,7 +191,8 @@ impl Barrier {
 
     /// Most names that it knows. A list never has more.
     pub(super) fn members_max(&self) -> usize {
-        self.participants() as usize * 4 + 8
+        let participants = self.participants() as usize;
+        participants + (3 * participants + 8).min(SURPLUS_NAMES_MAX)
     }
 
     /// Makes space for another name at a barrier with a count that has seen too many different names.
@@ -232,4 +236,24 @@ pub(super) fn named(
     let names = names.take_while(|name| is_within(name)).collect();
     *work += (looks / LOOKS_PER_UNIT) as u64;
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_that_are_forgotten_at_once_are_few_however_many_a_barrier_waits_for() {
+        let hasher = KeyHash::new(1);
+        let mut barrier = Barrier { awaited: Awaited::Count(2000), ..Barrier::new(b"k") };
+        let mut most = 0;
+        for name in 0..20_000_u32 {
+            let before = barrier.members.len();
+            barrier.forget_surplus_names(&hasher);
+            most = most.max(before - barrier.members.len());
+            barrier.members.insert(&name.to_be_bytes(), &hasher);
+        }
+        // All but the one that has set the number.
+        assert!((1..=2000 + SURPLUS_NAMES_MAX).contains(&most), "{most}");
+    }
 }
