@@ -16,6 +16,7 @@ mod listing;
 mod native;
 mod order;
 mod prefixes;
+mod queue;
 mod slot;
 mod slots;
 mod value;
@@ -376,7 +377,7 @@ impl Engine {
     /// Frees a part of what has ended: the places of up to `count_max` keys in waits, and as many pages of values.
     pub fn free_some(&mut self, count_max: usize) {
         self.free_waits(count_max);
-        let freed = self.slots.free_some(count_max.saturating_mul(PAGE_BYTES)) / PAGE_BYTES;
+        let freed = self.slots.free_some(count_max);
         self.count_work_for_others(freed as u64);
     }
 
@@ -723,9 +724,6 @@ impl Engine {
         Err(ApplyError::Full(self.limits.stored_bytes_max))
     }
 }
-
-/// Bytes of a value whose release takes about as long as a look at a key.
-const PAGE_BYTES: usize = 4096;
 
 /// Keys of an ended wait that are freed without delay.
 const FREED_AT_ONCE: usize = 256;

@@ -17,14 +17,10 @@ use crate::sorted::sort_by;
 use crate::store::op::{Key, Keys, Request};
 use crate::store::txn::{Compare, Condition, Write};
 use crate::store::value_ref::ValueRef;
-use alloc::collections::VecDeque;
 use core::ops::Bound;
 
 /// Work of a change of the table of leases.
 const LEASE_WORK: u64 = 4;
-
-/// Items of a queue that cost as much to free as a look at a key.
-const ITEMS_PER_KEY: usize = 4;
 
 /// State that only native sessions need.
 #[derive(Debug)]
@@ -92,8 +88,6 @@ pub struct Removal {
     /// Revision at its begin. Values that changed later stay.
     until: u64,
     removed: PrefixRemoved,
-    /// Items of a removed queue that are still to be freed.
-    items: VecDeque<Box<[u8]>>,
 }
 
 /// Keys of a lease that has ended, which are to be removed.
@@ -192,20 +186,13 @@ impl Engine {
 
     fn removal(&self, prefix: &[u8], fenced: Fenced) -> Removal {
         let removed = PrefixRemoved::default();
-        let items = VecDeque::new();
-        Removal { scan: PrefixScan::new(prefix), fenced, until: self.revision, removed, items }
+        Removal { scan: PrefixScan::new(prefix), fenced, until: self.revision, removed }
     }
 
-    /// Continues a removal with up to `keys_max` keys, or about as many items of a long queue. Returns the result when it
-    /// is complete.
+    /// Continues a removal with up to `keys_max` keys. Returns the result when it is complete. [`Engine::free_some`] frees
+    /// queued items.
     pub fn remove_some(&mut self, removal: &mut Removal, keys_max: usize) -> Option<PrefixRemoved> {
-        let Removal { scan, fenced, until, removed, items } = removal;
-        if !items.is_empty() {
-            let count = items.len().min(ITEMS_PER_KEY * keys_max);
-            items.truncate(items.len() - count);
-            self.count_work((count / ITEMS_PER_KEY) as u64);
-            return (scan.is_over && items.is_empty()).then_some(*removed);
-        }
+        let Removal { scan, fenced, until, removed } = removal;
         let some = self.next_of(scan, keys_max);
         for slot in some {
             self.count_work(4);
@@ -217,24 +204,13 @@ impl Engine {
             if self.slots[slot].revision > *until {
                 continue;
             }
-            if let Some(queue) = self.slots.take_queue(slot) {
-                self.revision += 1;
-                *items = queue;
-            }
-            // The slot may be gone after this.
-            let long = (items.len() > keys_max).then(|| self.slots[slot].key.clone());
+            self.revision += u64::from(self.slots.remove_queue(slot));
             if self.slots.is_present(slot) {
                 self.clear(slot);
                 removed.removed += 1;
             } else {
                 self.slots.release_if_idle(slot);
             }
-            if let Some(key) = long {
-                (scan.after, scan.is_over) = (Some(key), false);
-                return None;
-            }
-            self.count_work((items.len() / ITEMS_PER_KEY) as u64);
-            items.clear();
         }
         scan.is_over.then_some(*removed)
     }
@@ -564,9 +540,8 @@ impl Engine {
         let left = limit.checked_sub(others).ok_or(ApplyError::TooManyKeys(limit))?;
         let name = contiguous_key(prefix, &mut self.joined);
         let slots = self.slots.ordered();
-        let all = slots.with_prefix(name, Bound::Included(name)).take(left + 1);
-        let count = all.map(|id| 1 + slots.items(id) / ITEMS_PER_KEY).fold(0, usize::saturating_add);
-        self.count_work(count.min(left + 1) as u64);
+        let count = slots.with_prefix(name, Bound::Included(name)).take(left + 1).count();
+        self.count_work(count as u64);
         if count > left { Err(ApplyError::TooManyKeys(limit)) } else { Ok(count) }
     }
 

@@ -1,8 +1,8 @@
 //! Slot of the key table: the value, queue and waiters of one key.
 
+use super::queue::Queue;
 use super::value::Value;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 
 /// Index of a slot in the table; stable while the slot is in use.
 pub(super) type SlotId = u32;
@@ -17,8 +17,7 @@ pub(super) struct Slot {
     /// Index in the list of slots with a value; meaningful only while the slot has one.
     pub(super) present_at: u32,
     /// Queued items.
-    #[expect(clippy::box_collection, reason = "most keys have none, and their slots are a quarter smaller")]
-    pub(super) queue: Option<Box<VecDeque<Box<[u8]>>>>,
+    pub(super) queue: Option<Box<Queue>>,
 }
 
 impl Slot {

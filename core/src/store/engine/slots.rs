@@ -3,11 +3,12 @@
 use super::ahead::read_ahead;
 use super::distinct::{Growth, growth};
 use super::order::Order;
+use super::queue::{self, Queue};
 use super::slot::{Slot, SlotId, WaitList};
 use super::value::Value;
 use crate::hash_index::{HashIndex, id_of};
 use crate::key_hash::KeyHash;
-use crate::limits::{ITEM_COST_BYTES, KEY_COST_BYTES};
+use crate::limits::KEY_COST_BYTES;
 use crate::prelude::*;
 use crate::shared::{Chunk, Meter};
 use crate::store::op::Key;
@@ -18,19 +19,23 @@ use core::hint::black_box;
 use core::ops::{Bound, Index, IndexMut, Range};
 use slab::Slab;
 
-/// Capacity that a queue keeps when it becomes shorter, in items.
-const QUEUE_KEPT: usize = 64;
-
-/// Number of the tables of the index. A table that grows moves all of its entries at once: with one table, a store of
-/// millions of keys would be busy with that for a second.
+/// Number of the tables of the index and of the slots. A table that grows or shrinks moves or looks at all of its entries at
+/// once: with one table, a store of millions of keys would be busy with that for a second.
 const TABLES: usize = 16;
 
-/// Length above which a value is freed in steps, in bytes. One step of a removal meets 256 values.
+/// Length above which a value is freed in steps, in bytes.
 const FREED_AT_ONCE_BYTES: u64 = 256 << 10;
 
-/// Work after which a request puts no more of its new slots in key order. They wait for [`Slots::order_some`]. It suffices for
-/// 256 slots: a request with no more keys does not wait until those of earlier ones are in order.
-const ORDER_WORK_MAX: u64 = 5000;
+/// Bytes whose release takes about as long as a look at a key.
+const PAGE_BYTES: usize = 4096;
+
+/// Items of a queue that cost as much to free as a look at a key.
+const ITEMS_PER_KEY: usize = 4;
+
+/// Work after which a request puts no more of its new slots in key order, and frees no more long values. They wait for
+/// [`Slots::order_some`] and [`Slots::free_some`]. It suffices for 256 slots: a request with no more keys does not wait until
+/// those of earlier ones are in order.
+const OWN_WORK_MAX: u64 = 5000;
 
 /// Returns the table for a key with this hash.
 const fn table_of(hash: u64) -> usize {
@@ -39,7 +44,8 @@ const fn table_of(hash: u64) -> usize {
 
 #[derive(Debug)]
 pub(super) struct Slots {
-    slots: Slab<Slot>,
+    /// By the tables of the index.
+    slots: [Slab<Slot>; TABLES],
     index: [HashIndex; TABLES],
     hasher: KeyHash,
     /// Slots with a value, so that listing skips keys that are only waited for.
@@ -47,8 +53,8 @@ pub(super) struct Slots {
     /// Slots in key order: all but those in `unordered`. It is made when it is first needed.
     order: Option<Order>,
     unordered: Unordered,
-    /// Work for the order since [`Slots::take_work`] was last called.
-    order_work: Cell<u64>,
+    /// Work for the order and for the release of values since [`Slots::take_work`] was last called.
+    own_work: Cell<u64>,
     stored_bytes: u64,
     /// Counts the bytes of long values, in the slots and elsewhere.
     meter: Meter,
@@ -57,23 +63,28 @@ pub(super) struct Slots {
     /// Chunks of long values that were replaced or removed, which are freed in steps.
     dropped: Vec<Arc<Chunk>>,
     dropped_bytes: u64,
+    /// Queues that were removed, likewise.
+    dropped_queues: Vec<Queue>,
+    dropped_queue_bytes: u64,
 }
 
 impl Slots {
     pub(super) fn new(hash_key: u128) -> Self {
         Self {
-            slots: Slab::new(),
+            slots: [const { Slab::new() }; TABLES],
             index: [const { HashIndex::new() }; TABLES],
             hasher: KeyHash::new(hash_key),
             present: Vec::new(),
             order: None,
             unordered: Unordered::default(),
-            order_work: Cell::new(0),
+            own_work: Cell::new(0),
             stored_bytes: 0,
             meter: Meter::default(),
             shared_present: 0,
             dropped: Vec::new(),
             dropped_bytes: 0,
+            dropped_queues: Vec::new(),
+            dropped_queue_bytes: 0,
         }
     }
 
@@ -82,7 +93,7 @@ impl Slots {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len()
+        self.slots.iter().map(Slab::len).sum()
     }
 
     pub(super) const fn present(&self) -> usize {
@@ -93,9 +104,9 @@ impl Slots {
         self.stored_bytes
     }
 
-    /// Returns the bytes of values that [`Slots::free_some`] has still to free.
+    /// Returns the bytes of values and queued items that [`Slots::free_some`] has still to free.
     pub(super) const fn dropped_bytes(&self) -> u64 {
-        self.dropped_bytes
+        self.dropped_bytes + self.dropped_queue_bytes
     }
 
     /// Returns the bytes of long values that are no longer in a slot, but are still held by the history or for an answer.
@@ -155,23 +166,25 @@ impl Slots {
 
     /// Adds a slot for a key that has none.
     fn insert(&mut self, key: &[u8], hash: u64) -> SlotId {
-        let id = id_of(self.slots.insert(Slot {
+        let table = table_of(hash);
+        let at = self.slots[table].insert(Slot {
             key: key.into(),
             value: Value::Absent,
             revision: 0,
             waiters: WaitList::default(),
             present_at: 0,
             queue: None,
-        }));
+        });
+        let id = id_of(at * TABLES + table);
         self.stored_bytes += key.len() as u64 + KEY_COST_BYTES;
-        self.index[table_of(hash)].insert(hash, id);
+        self.index[table].insert(hash, id);
         if !self.unordered.contains(id)
             && let Some(order) = &mut self.order
         {
-            if *self.order_work.get_mut() < ORDER_WORK_MAX {
-                *self.order_work.get_mut() += order.work();
+            if *self.own_work.get_mut() < OWN_WORK_MAX {
+                *self.own_work.get_mut() += order.work();
                 let slots = &self.slots;
-                order.insert(id, &|id| &slots[id as usize].key);
+                order.insert(id, &|id| &slot_of(slots, id).key);
             } else {
                 self.unordered.push(id);
             }
@@ -188,26 +201,35 @@ impl Slots {
         let hash = self.hasher.of(&slot.key);
         let table = &mut self.index[table_of(hash)];
         table.remove(hash, id);
-        // All tables become short at about the same time.
-        let is_short = table.shrink_if_sparse() && table_of(hash) == 0;
+        let is_short = table.shrink_if_sparse();
         if !self.unordered.contains(id)
             && let Some(order) = &mut self.order
         {
             let slots = &self.slots;
-            order.remove(id, &|id| &slots[id as usize].key);
+            order.remove(id, &|id| &slot_of(slots, id).key);
         }
-        self.stored_bytes -= self.slots.remove(id as usize).key.len() as u64 + KEY_COST_BYTES;
+        let slots = &mut self.slots[id as usize % TABLES];
+        self.stored_bytes -= slots.remove(id as usize / TABLES).key.len() as u64 + KEY_COST_BYTES;
         if is_short {
-            self.slots.shrink_to_fit();
-            self.present.shrink_to(self.present.len() * 2);
+            slots.shrink_to_fit();
+            // All tables become short at about the same time.
+            if table_of(hash) == 0 {
+                self.present.shrink_to(self.present.len() * 2);
+            }
         }
     }
 
     /// Changes a value as [`Slots::change`], and leaves a long one that it had to [`Slots::free_some`].
     #[inline]
     pub(super) fn replace(&mut self, id: SlotId, revision: u64, change: impl FnOnce(&mut Value, &Meter)) {
-        if self[id].value.shared_bytes() > FREED_AT_ONCE_BYTES {
-            self.set_aside(id);
+        let shared_bytes = self[id].value.shared_bytes();
+        if shared_bytes > 0 {
+            let work = self.own_work.get_mut();
+            if shared_bytes > FREED_AT_ONCE_BYTES || *work >= OWN_WORK_MAX {
+                self.set_aside(id);
+            } else {
+                *work += shared_bytes / PAGE_BYTES as u64;
+            }
         }
         self.change(id, revision, change);
     }
@@ -215,7 +237,7 @@ impl Slots {
     /// Empties a long value.
     #[cold]
     fn set_aside(&mut self, id: SlotId) {
-        let slot = &mut self.slots[id as usize];
+        let slot = &mut self[id];
         if let Value::Shared(bytes) = core::mem::replace(&mut slot.value, Value::Bytes(Vec::new())) {
             let held = bytes.held_bytes() as u64;
             self.stored_bytes -= bytes.len() as u64;
@@ -225,23 +247,34 @@ impl Slots {
         }
     }
 
-    /// Frees chunks of values that were replaced or removed until they have `bytes_max` bytes. Returns their bytes. No chunk
-    /// is longer than the value of one request. If one has other holders, the last of them frees it.
-    pub(super) fn free_some(&mut self, bytes_max: usize) -> usize {
-        let mut freed = 0;
+    /// Frees chunks of values that were replaced or removed, and queued items, as many as cost no more than `pages_max` pages.
+    /// Returns the cost. No chunk is longer than the value of one request. If one has other holders, the last of them frees
+    /// it.
+    pub(super) fn free_some(&mut self, pages_max: usize) -> usize {
+        let (bytes_max, mut freed) = (pages_max.saturating_mul(PAGE_BYTES), 0);
         while freed < bytes_max
             && let Some(chunk) = self.dropped.pop()
         {
             freed += chunk.held_bytes();
+            self.dropped_bytes -= chunk.held_bytes() as u64;
         }
-        self.dropped_bytes -= freed as u64;
-        freed
+        while freed < bytes_max
+            && let Some(queue) = self.dropped_queues.last_mut()
+        {
+            let Some(item) = queue.pop() else {
+                self.dropped_queues.pop();
+                continue;
+            };
+            self.dropped_queue_bytes -= queue::charge_of(&item);
+            freed += item.len() + PAGE_BYTES / ITEMS_PER_KEY;
+        }
+        freed / PAGE_BYTES
     }
 
     /// Changes a value, and updates the charged bytes and the list of present slots.
     #[inline]
     pub(super) fn change(&mut self, id: SlotId, revision: u64, change: impl FnOnce(&mut Value, &Meter)) {
-        let slot = &mut self.slots[id as usize];
+        let slot = &mut self.slots[id as usize % TABLES][id as usize / TABLES];
         let (was_absent, length_before) = (matches!(slot.value, Value::Absent), slot.value.len());
         self.shared_present -= slot.value.shared_bytes();
         change(&mut slot.value, &self.meter);
@@ -277,21 +310,19 @@ impl Slots {
     }
 
     pub(super) fn push_item(&mut self, id: SlotId, item: &[u8]) {
-        self.stored_bytes += item.len() as u64 + ITEM_COST_BYTES;
-        self[id].queue.get_or_insert_default().push_back(item.into());
+        self.stored_bytes += queue::charge_of(item);
+        self[id].queue.get_or_insert_default().push(item);
     }
 
     pub(super) fn pop_item(&mut self, id: SlotId) -> Option<Box<[u8]>> {
         let slot = &mut self[id];
         let queue = slot.queue.as_mut()?;
-        let item = queue.pop_front()?;
+        let item = queue.pop()?;
         // Empty queues are dropped, because `Slot::is_ready` checks only whether there is a queue.
-        if queue.is_empty() {
+        if queue.len() == 0 {
             slot.queue = None;
-        } else if queue.capacity() > QUEUE_KEPT && queue.len() < queue.capacity() / 8 {
-            queue.shrink_to(queue.len() * 2);
         }
-        self.stored_bytes -= item.len() as u64 + ITEM_COST_BYTES;
+        self.stored_bytes -= queue::charge_of(&item);
         Some(item)
     }
 
@@ -299,31 +330,33 @@ impl Slots {
         self[id].queue.as_ref().map_or(0, |queue| i64::try_from(queue.len()).unwrap_or(i64::MAX))
     }
 
-    /// Removes the queue of a slot, and returns its items.
-    pub(super) fn take_queue(&mut self, id: SlotId) -> Option<VecDeque<Box<[u8]>>> {
-        self.stored_bytes -= self.queue_bytes(id);
-        self[id].queue.take().map(|queue| *queue)
+    /// Removes the queue of a slot, which [`Slots::free_some`] frees. Returns whether there was one.
+    pub(super) fn remove_queue(&mut self, id: SlotId) -> bool {
+        let Some(queue) = self[id].queue.take() else { return false };
+        self.stored_bytes -= queue.charge();
+        self.dropped_queue_bytes += queue.charge();
+        self.dropped_queues.push(*queue);
+        true
     }
 
     /// Returns the charge of the queued items of a slot.
     pub(super) fn queue_bytes(&self, id: SlotId) -> u64 {
-        let items = self[id].queue.iter().flat_map(|queue| queue.iter());
-        items.map(|item| item.len() as u64 + ITEM_COST_BYTES).sum()
+        self[id].queue.as_ref().map_or(0, |queue| queue.charge())
     }
 
     /// Adds up to `count_max` further slots to those in key order, the oldest first. Returns whether all are in order. From
     /// then on each new key has to be added, so the order is made only when a request needs it.
     pub(super) fn order_some(&mut self, count_max: usize) -> bool {
-        let Self { slots, order, unordered, order_work, .. } = self;
+        let Self { slots, order, unordered, own_work, .. } = self;
         let order = order.get_or_insert_with(|| {
-            unordered.first = 0..slots.capacity();
+            unordered.first = 0..TABLES * slots.iter().map(Slab::capacity).max().unwrap_or_default();
             Order::default()
         });
         for _ in 0..count_max {
             let Some(id) = unordered.pop() else { break };
-            *order_work.get_mut() += order.work();
-            if slots.contains(id as usize) {
-                order.insert(id, &|id| &slots[id as usize].key);
+            *own_work.get_mut() += order.work();
+            if slots[id as usize % TABLES].contains(id as usize / TABLES) {
+                order.insert(id, &|id| &slot_of(slots, id).key);
             }
         }
         unordered.is_empty()
@@ -351,7 +384,7 @@ impl Slots {
 
     /// Returns the work for the order since the last call.
     pub(super) fn take_work(&self) -> u64 {
-        self.order_work.take()
+        self.own_work.take()
     }
 
     /// Returns the keys with a value, in any order.
@@ -432,11 +465,6 @@ impl<'s> Ordered<'s> {
         slots.order.iter().flat_map(move |order| order.range(from, &|id| &*slots[id].key))
     }
 
-    /// Returns the number of queued items of a slot.
-    pub(super) fn items(self, id: SlotId) -> usize {
-        self.0[id].queue.as_ref().map_or(0, |queue| queue.len())
-    }
-
     /// Returns the slots whose keys begin with `prefix`, from `from` on.
     pub(super) fn with_prefix<'p>(
         self,
@@ -451,15 +479,20 @@ impl Index<SlotId> for Slots {
     type Output = Slot;
     #[inline]
     fn index(&self, id: SlotId) -> &Slot {
-        &self.slots[id as usize]
+        slot_of(&self.slots, id)
     }
 }
 
 impl IndexMut<SlotId> for Slots {
     #[inline]
     fn index_mut(&mut self, id: SlotId) -> &mut Slot {
-        &mut self.slots[id as usize]
+        &mut self.slots[id as usize % TABLES][id as usize / TABLES]
     }
+}
+
+#[inline]
+fn slot_of(slots: &[Slab<Slot>; TABLES], id: SlotId) -> &Slot {
+    &slots[id as usize % TABLES][id as usize / TABLES]
 }
 
 #[cfg(test)]
@@ -467,13 +500,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_that_was_long_gives_its_memory_back() {
+    fn a_request_frees_few_long_values_and_few_items_and_leaves_the_others_to_steps() {
         let mut slots = Slots::new(1);
-        let id = slots.find_or_insert(b"q");
-        (0..100_000).for_each(|_| slots.push_item(id, b""));
-        (0..99_999).for_each(|_| drop(slots.pop_item(id)));
-        let held = slots[id].queue.as_ref().map_or(0, |queue| queue.capacity());
-        assert!(held <= QUEUE_KEPT, "{held} places held for one item");
+        let value = [0; FREED_AT_ONCE_BYTES as usize / 2];
+        let ids: Vec<SlotId> = (0..200u8).map(|name| slots.find_or_insert(&[name])).collect();
+        for &id in &ids {
+            slots.replace(id, 1, |slot, meter| slot.set(&value, meter));
+            slots.push_item(id, &value);
+        }
+        ids.iter().for_each(|&id| slots.replace(id, 2, |slot, _| *slot = Value::Absent));
+        let pages = (value.len() / PAGE_BYTES) as u64;
+        let work = slots.take_work();
+        assert!((OWN_WORK_MAX..OWN_WORK_MAX + 2 * pages).contains(&work), "{work}");
+        assert!(slots.dropped_bytes() >= 200 * value.len() as u64 - (OWN_WORK_MAX + 2 * pages) * 4096);
+        assert!(ids.iter().all(|&id| slots.remove_queue(id) && !slots.remove_queue(id)));
+        let (mut steps, mut dropped) = (0, slots.dropped_bytes());
+        assert!(dropped >= 200 * value.len() as u64);
+        while slots.dropped_bytes() > 0 {
+            let pages_freed = slots.free_some(256);
+            assert!(pages_freed < 256 + 2 * pages as usize && slots.dropped_bytes() < dropped);
+            (steps, dropped) = (steps + 1, slots.dropped_bytes());
+        }
+        assert!(steps >= 20, "{steps}");
+        assert_eq!((slots.orphaned_bytes(), slots.meter().bytes()), (0, 0));
     }
 
     #[test]
@@ -516,7 +565,7 @@ mod tests {
             }
             if step % 5_000 == 4_999 {
                 let work = slots.take_work();
-                assert!((1..ORDER_WORK_MAX + 4 * (1 + 50 * 70)).contains(&work), "{work} in step {step}");
+                assert!((1..OWN_WORK_MAX + 4 * (1 + 50 * 70)).contains(&work), "{work} in step {step}");
                 let ids: Vec<SlotId> = slots.ordered().with_prefix(b"", Bound::Unbounded).collect();
                 assert!(ids.into_iter().eq(model.values().copied()), "step {step}");
                 assert!(slots.is_ordered_to(slots.order_mark()));
