@@ -727,12 +727,6 @@ impl Server {
                 break;
             }
         }
-        if self.native.as_ref().is_some_and(|native| native.session_due().is_some_and(|due| due <= now)) {
-            // Their heartbeats may be among the frames that the server has not looked at.
-            let parked = core::mem::take(&mut self.parked);
-            self.with_native(|native, context| parked.iter().for_each(|&id| native.note_alive(context, id)));
-            self.parked = parked;
-        }
         self.with_native(Native::tick);
         self.renew_budget();
         while self.engine.has_to_free() && !self.budget.spend(&self.engine, &mut self.conns) {

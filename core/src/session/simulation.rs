@@ -461,7 +461,7 @@ impl World {
             }
         }
         while self.sessions.poll_timeout().is_some_and(|due| due <= now) {
-            self.sessions.handle(now, Input::Tick).expect("always legal");
+            self.sessions.tick(now, |_| false);
             self.execute()?;
         }
         // A session that keeps too much continues to do so, so checking every 16 ms is enough.

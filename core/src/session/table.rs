@@ -20,7 +20,7 @@ use crate::wire::native::{
 };
 use crate::wire::sink::{Length, Sink};
 use alloc::collections::VecDeque;
-use small::{OfConn, Pending};
+use small::{OfConn, Pending, shrink_if_sparse};
 
 #[derive(Debug)]
 struct Kept {
@@ -175,10 +175,9 @@ impl Sessions {
         self.held_bytes
     }
 
-    /// Returns the session that holds most bytes, and their number.
-    pub fn largest_holder(&self) -> Option<(SessionId, u64)> {
-        let holders = self.sessions.iter().map(|(id, session)| (session.held_bytes(), id));
-        holders.max().map(|(held, id)| (id, held))
+    /// Returns the sessions, and how many bytes each holds.
+    pub fn holders(&self) -> impl Iterator<Item = (u64, SessionId)> {
+        self.sessions.iter().map(|(id, session)| (session.held_bytes(), id))
     }
 
     /// Charges a session for a request that waits or is not done, a watch, a lease, or a node in a run.
@@ -243,7 +242,6 @@ impl Sessions {
                     self.event(now, session, ServerEvent::Stopped, Why::ServerStopped);
                 }
             }
-            Input::Tick => self.tick(now),
         }
         Ok(())
     }
@@ -253,7 +251,7 @@ impl Sessions {
         self.outputs.pop_front()
     }
 
-    /// Returns when [`Input::Tick`] is due at the latest.
+    /// Returns when [`Sessions::tick`] is due at the latest.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.deadlines.first().map(|(due, _)| due)
     }
@@ -582,14 +580,18 @@ impl Sessions {
         }
     }
 
-    /// Checks sessions that are due, until one has ended.
-    fn tick(&mut self, now: Instant) {
+    /// Checks sessions that are due, until one has ended. `has_frames` returns whether frames of a connection have arrived
+    /// and wait to be handled: its client is alive.
+    pub fn tick(&mut self, now: Instant, has_frames: impl Fn(ConnId) -> bool) {
         for _ in 0..CHECKS_PER_TICK {
             let Some((due, id)) = self.deadlines.first().filter(|&(due, _)| due <= now) else { return };
-            let Some(session) = self.sessions.get(id) else {
+            let Some(session) = self.sessions.get_mut(id) else {
                 self.deadlines.remove((due, id));
                 continue;
             };
+            if session.conn.is_some_and(&has_frames) {
+                session.last_received_at = now;
+            }
             if session.heartbeat_timeout().is_some_and(|span| session.last_received_at + span > now) {
                 self.arm(now, id);
                 continue;
@@ -635,6 +637,7 @@ impl Session {
 
     fn forget_oldest(&mut self) -> u64 {
         let Some(kept) = self.window.pop_front() else { return 0 };
+        shrink_if_sparse(&mut self.window);
         self.window_bytes -= kept.bytes.len() as u64;
         kept.bytes.len() as u64 + KEPT_COST_BYTES
     }

@@ -125,6 +125,11 @@ pub(super) struct Conns {
     short_in_a_row: u8,
     /// Bytes that are counted for all connections.
     pub(super) buffered_bytes: u64,
+    /// Number of connections at which the table is next looked through for free slots at its end. A connection in a late
+    /// slot keeps it from shrinking, whatever comes and goes before it.
+    shrinks_at: usize,
+    #[cfg(test)]
+    searches: usize,
 }
 
 impl Conns {
@@ -236,6 +241,12 @@ impl Conns {
         self.slots.capacity()
     }
 
+    /// Number of times that the table was looked through.
+    #[cfg(test)]
+    pub(super) const fn searches(&self) -> usize {
+        self.searches
+    }
+
     /// Returns the next connection to send to: one with little to send, unless many of these had precedence.
     pub(super) fn next_to_send(&mut self) -> Option<ConnId> {
         if self.short_in_a_row >= SHORT_IN_A_ROW_MAX
@@ -271,28 +282,35 @@ impl Conns {
         self.buffered_bytes = self.buffered_bytes - before + holds;
     }
 
-    /// Returns the connection that holds most bytes, and their number.
-    pub(super) fn largest_holder(&self) -> Option<(ConnId, u64)> {
-        let slots = self.slots.iter().zip(0..);
-        let holders = slots.filter_map(|(conn, index)| {
+    /// Returns the connections: whether each is one that has not greeted, and how many bytes it holds.
+    pub(super) fn holders(&self) -> impl Iterator<Item = (bool, u64, ConnId)> {
+        self.slots.iter().zip(0..).filter_map(|(conn, index)| {
             let conn = conn.as_ref()?;
             let listed = conn.listing.as_ref().map_or(0, |listing| listing.bytes().held_bytes());
             let shared = (listed + conn.outbox.shared_bytes()) as u64;
-            Some((conn.charged + shared, ConnId { index, generation: conn.generation }))
-        });
-        holders.max().map(|(charged, id)| (id, charged))
+            let id = ConnId { index, generation: conn.generation };
+            Some((!conn.is_known, conn.charged + shared, id))
+        })
     }
 
     /// Shrinks a table that is mostly free. Returns its new length if it did.
     pub(super) fn shrink_slots(&mut self, connections: usize) -> Option<usize> {
         let slots = self.slots.len();
         if slots < SLOTS_KEPT || connections > slots / 8 {
+            self.shrinks_at = usize::MAX;
             return None;
         }
+        if connections > self.shrinks_at {
+            return None;
+        }
+        #[cfg(test)]
+        (self.searches += 1);
         let used = self.slots.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         if used > slots / 2 {
+            self.shrinks_at = connections / 2;
             return None;
         }
+        self.shrinks_at = usize::MAX;
         self.slots.truncate(used);
         self.slots.shrink_to(used);
         self.transmits.shrink_to(used);

@@ -2,6 +2,9 @@
 
 use super::{CloseReason, Server, Why};
 use crate::ids::ConnId;
+use crate::prelude::*;
+use crate::session::table::SessionId;
+use crate::sorted::sort_by;
 
 impl Server {
     /// Updates the count of buffered bytes for a connection.
@@ -25,23 +28,62 @@ impl Server {
         self.conns.buffered_bytes + sessions + self.engine.orphaned_bytes()
     }
 
-    /// Ends the largest holders until the buffered bytes are within their limit.
+    /// Ends the largest holders until the buffered bytes are within their limit: first connections that have not greeted,
+    /// so that strangers do not cost clients their sessions.
     pub(super) fn enforce_buffer_limit(&mut self) {
-        while self.buffered_bytes() > self.limits.buffered_bytes_max {
-            let conn = self.conns.largest_holder();
-            let session = self.native.as_ref().and_then(|native| native.largest_holder());
+        let limit = self.limits.buffered_bytes_max;
+        while self.buffered_bytes() > limit {
+            let largest = self.holders().map(|(rank, _)| rank).max().unwrap_or_default();
             // What belongs to no connection and no session is a job's, and ends with it.
-            let conn = conn.filter(|&(_, held)| held > 0);
-            match (conn, session.filter(|&(_, held)| held > 0)) {
-                (conn, Some((session, held))) if conn.is_none_or(|(_, charged)| charged < held) => {
-                    self.with_native(|native, context| native.expel(context, session, Why::Limit));
+            if largest.bytes == 0 {
+                return;
+            }
+            // A look at all of them takes milliseconds if there are many. So it ends all that are nearly as large, until a
+            // part of the memory is free.
+            let least = Rank { bytes: largest.bytes - largest.bytes / 8, ..largest };
+            let mut some: Vec<(Rank, Holder)> =
+                self.holders().filter(|&(rank, _)| rank >= least).take(ENDED_AT_ONCE_MAX).collect();
+            sort_by(&mut some, |(one, _), (other, _)| one > other);
+            for (_, holder) in some {
+                match holder {
+                    Holder::Conn(conn) => {
+                        self.stats.expelled += 1;
+                        self.remove(conn, CloseReason::BuffersFull(limit));
+                    }
+                    Holder::Session(session) => {
+                        self.with_native(|native, context| native.expel(context, session, Why::Limit));
+                    }
                 }
-                (Some((conn, _)), _) => {
-                    self.stats.expelled += 1;
-                    self.remove(conn, CloseReason::BuffersFull(self.limits.buffered_bytes_max));
+                if self.buffered_bytes() <= limit - limit / 64 {
+                    return;
                 }
-                (None, _) => return,
             }
         }
     }
+
+    fn holders(&self) -> impl Iterator<Item = (Rank, Holder)> {
+        let conns = self
+            .conns
+            .holders()
+            .map(|(is_stranger, bytes, conn)| (Rank { is_stranger, bytes }, Holder::Conn(conn)));
+        let sessions = self.native.iter().flat_map(|native| native.holders());
+        conns.chain(sessions.map(|(bytes, id)| (Rank { is_stranger: false, bytes }, Holder::Session(id))))
+    }
+}
+
+/// Maximum number of holders that end after one look at all.
+const ENDED_AT_ONCE_MAX: usize = 256;
+
+/// The holder with the highest rank ends first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    /// Whether it is a connection that has not greeted.
+    is_stranger: bool,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Holder {
+    Conn(ConnId),
+    Session(SessionId),
 }

@@ -175,8 +175,8 @@ impl Native {
     }
 
     /// Returns the session that holds most bytes, and their number.
-    pub(super) fn largest_holder(&self) -> Option<(SessionId, u64)> {
-        self.sessions.largest_holder()
+    pub(super) fn holders(&self) -> impl Iterator<Item = (u64, SessionId)> {
+        self.sessions.holders()
     }
 
     /// Ends a session, whatever its client does.
@@ -204,11 +204,6 @@ impl Native {
             || self.barriers.has_output()
             || !self.notifications.is_empty()
             || engine.has_ready_watch()
-    }
-
-    /// Returns when the next session may end.
-    pub(super) fn session_due(&self) -> Option<Instant> {
-        self.sessions.poll_timeout()
     }
 
     pub(super) fn poll_timeout(&self, now: Instant, engine: &Engine) -> Option<Instant> {
@@ -659,8 +654,9 @@ impl Native {
     /// of a run, so the rest waits for the next tick while many are still to be notified.
     fn check_sessions(&mut self, context: &mut ServerContext<'_>) {
         while self.sessions.poll_timeout().is_some_and(|at| at <= context.now) {
-            // A tick is never refused.
-            let _ = self.sessions.handle(context.now, Input::Tick);
+            // The heartbeats of a client may be among the frames that the server has not looked at.
+            self.sessions
+                .tick(context.now, |conn| context.conns.get(conn).is_some_and(|conn| conn.is_parked));
             context.budget.subtract(TICK_WORK);
             self.drain_sessions(context);
             if self.is_notifying_many() || context.is_budget_spent() {

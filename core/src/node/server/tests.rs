@@ -570,6 +570,32 @@ fn full_buffers_cost_the_one_who_fills_them() {
     assert_eq!(rig.closed, BTreeMap::from([(hog, CloseReason::BuffersFull(100))]));
 }
 
+/// Those who have not greeted have nothing to lose.
+#[test]
+fn full_buffers_cost_strangers_first() {
+    let mut rig = Rig::new(ServerLimits { buffered_bytes_max: 200, ..ServerLimits::default() });
+    let (member, stranger) = (rig.greeted(0), rig.connect(1));
+    rig.send(stranger, &crate::wire::native::MAGIC);
+    assert_eq!(rig.closed, BTreeMap::new());
+    rig.send(member, &set(b"k", &[0; 1000])[..199]);
+    assert_eq!(rig.closed, BTreeMap::from([(stranger, CloseReason::BuffersFull(200))]));
+}
+
+/// A connection in a late slot keeps the table long, but the others that end do not search the table for it each time.
+#[test]
+fn a_table_that_was_long_is_searched_rarely_and_shrinks_at_last() {
+    let mut rig = Rig::new(ServerLimits::default());
+    let count = 8 * u32::try_from(conns::SLOTS_KEPT).expect("few");
+    let all: Vec<ConnId> = (0..count).map(|index| rig.greeted(index)).collect();
+    let (last, others) = all.split_last().expect("many");
+    others.iter().for_each(|&conn| rig.feed(Input::Lost { conn, os_error: 104 }));
+    assert!(rig.server.conns.capacity() >= count as usize);
+    let searches = rig.server.conns.searches();
+    assert!(searches <= 11, "{searches} searches as {count} connections became one");
+    rig.feed(Input::Lost { conn: *last, os_error: 104 });
+    assert!(rig.server.conns.capacity() <= conns::SLOTS_KEPT, "{}", rig.server.conns.capacity());
+}
+
 #[test]
 fn connections_that_are_due_at_once_are_closed_in_turns() {
     let mut rig = Rig::new(ServerLimits { work_per_input_max: 100, ..ServerLimits::default() });

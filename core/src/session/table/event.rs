@@ -69,8 +69,6 @@ pub enum Input<'a> {
     },
     /// The server stops.
     Stop,
-    /// Time passed.
-    Tick,
 }
 
 /// Action that the caller carries out, in order.

@@ -33,14 +33,20 @@ impl Pending {
         } else if let Ok(index) = self.0.binary_search(&id) {
             self.0.remove(index);
         }
-        if self.0.is_empty() {
-            self.0.shrink_to(PENDING_KEPT);
-        }
+        shrink_if_sparse(&mut self.0);
     }
 }
 
-/// Capacity that a session keeps for requests while none is pending.
-const PENDING_KEPT: usize = 4;
+/// Capacity that a queue of a session keeps, in entries.
+const ENTRIES_KEPT: usize = 4;
+
+/// Frees most of the memory of a queue that was long: a session is not charged for it.
+#[inline]
+pub(super) fn shrink_if_sparse<T>(queue: &mut VecDeque<T>) {
+    if queue.capacity() > ENTRIES_KEPT && queue.len() < queue.capacity() / 8 {
+        queue.shrink_to(queue.len().max(ENTRIES_KEPT / 2) * 2);
+    }
+}
 
 /// Session of each connection, by the slot of the connection.
 #[derive(Debug, Default)]
@@ -93,6 +99,18 @@ mod tests {
             pending.remove(id);
         }
         assert_eq!(pending.0, [4]);
+    }
+
+    /// A session is charged for what its queues have, and not for what they once had.
+    #[test]
+    fn a_queue_that_was_long_gives_its_memory_back() {
+        let mut pending = Pending::default();
+        (0..4096).for_each(|id| pending.insert(id));
+        // The first one waits for long.
+        (1..4096).for_each(|id| pending.remove(id));
+        assert!(pending.0.capacity() < 64, "{}", pending.0.capacity());
+        pending.remove(0);
+        assert!(pending.0.capacity() <= ENTRIES_KEPT, "{}", pending.0.capacity());
     }
 
     #[test]

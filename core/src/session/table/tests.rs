@@ -47,6 +47,11 @@ fn feed(sessions: &mut Sessions, now: Instant, input: Input<'_>) -> Vec<Output> 
     core::iter::from_fn(|| sessions.poll_output()).collect()
 }
 
+fn tick(sessions: &mut Sessions, now: Instant) -> Vec<Output> {
+    sessions.tick(now, |_| false);
+    core::iter::from_fn(|| sessions.poll_output()).collect()
+}
+
 fn opened(grace_ms: u32) -> Sessions {
     let mut sessions = Sessions::new(LIMITS(), 9);
     let outputs = greet(&mut sessions, at(0), 0, hello(grace_ms));
@@ -90,8 +95,8 @@ fn a_lost_connection_ends_the_session_after_its_grace_and_at_once_without() {
     let mut sessions = opened(1000);
     assert_eq!(feed(&mut sessions, at(5), lost), []);
     assert_eq!(sessions.poll_timeout(), Some(at(255)));
-    assert_eq!(feed(&mut sessions, at(1004), Input::Tick), []);
-    assert_eq!(feed(&mut sessions, at(1005), Input::Tick), ended(Why::HostSilent, None));
+    assert_eq!(tick(&mut sessions, at(1004)), []);
+    assert_eq!(tick(&mut sessions, at(1005)), ended(Why::HostSilent, None));
     assert!(sessions.sessions.is_empty() && sessions.poll_timeout().is_none());
 }
 
@@ -100,11 +105,11 @@ fn missed_heartbeats_end_a_session_and_any_frame_is_one() {
     let mut sessions = opened(1000);
     assert_eq!(sessions.poll_timeout(), Some(at(100)));
     sessions.note_received(at(200), conn(0), 0).expect("a session");
-    assert_eq!(feed(&mut sessions, at(300), Input::Tick), []);
+    assert_eq!(tick(&mut sessions, at(300)), []);
     assert_eq!(sessions.poll_timeout(), Some(at(400)));
-    assert_eq!(feed(&mut sessions, at(499), Input::Tick), []);
+    assert_eq!(tick(&mut sessions, at(499)), []);
     assert_eq!(sessions.poll_timeout(), Some(at(500)));
-    assert_eq!(feed(&mut sessions, at(500), Input::Tick), ended(Why::Heartbeat, Some(conn(0))));
+    assert_eq!(tick(&mut sessions, at(500)), ended(Why::Heartbeat, Some(conn(0))));
     let outcome = greet(&mut sessions, at(501), 1, resuming(0));
     assert_eq!(refused(&outcome), (FaultCode::SessionEnded, u64::from(Why::Heartbeat.number()), 0));
 }
@@ -123,7 +128,7 @@ fn a_session_is_checked_in_each_heartbeat_but_at_most_once_a_second_and_four_tim
                 Some(at(check)),
                 "{heartbeats_missed_max} of {heartbeat_ms} ms"
             );
-            assert_eq!(feed(&mut sessions, at(check), Input::Tick), []);
+            assert_eq!(tick(&mut sessions, at(check)), []);
         }
         // One without a connection, too.
         feed(&mut sessions, at(2 * interval), Input::Lost { conn: conn(0), why: Why::HostSilent });
@@ -139,7 +144,7 @@ fn a_tick_ends_one_session() {
         greet(&mut sessions, at(0), index, hello(0));
     }
     for left in [2, 1, 0] {
-        let outputs = feed(&mut sessions, at(300), Input::Tick);
+        let outputs = tick(&mut sessions, at(300));
         assert!(matches!(outputs[..], [Output::Ended { .. }]), "{outputs:?}");
         assert_eq!(sessions.sessions.len(), left);
         assert_eq!(sessions.poll_timeout().is_some(), left > 0);
@@ -291,7 +296,7 @@ fn what_is_asked_for_is_granted_within_limits() {
 fn what_sessions_hold_is_added_up_and_given_back() {
     let mut sessions = opened(1000);
     let base = SESSION_COST_BYTES + 2 * 2;
-    assert_eq!((sessions.held_bytes(), sessions.largest_holder()), (base, Some((SessionId(1), base))));
+    assert_eq!((sessions.held_bytes(), sessions.holders().max()), (base, Some((base, SessionId(1)))));
     (1..=3).for_each(|id| assert_eq!(answered(&mut sessions, 0, id), id));
     let (frames, bytes) = sessions.kept(SessionId(1));
     let kept = bytes + frames as u64 * KEPT_COST_BYTES;
@@ -300,7 +305,7 @@ fn what_sessions_hold_is_added_up_and_given_back() {
     answered(&mut sessions, 0, 4);
     assert_eq!(held(&sessions), kept, "the oldest went");
     sessions.charge(SessionId(1), 500).expect("there is room");
-    assert_eq!(sessions.largest_holder(), Some((SessionId(1), base + kept + 500)));
+    assert_eq!(sessions.holders().max(), Some((base + kept + 500, SessionId(1))));
     let full = sessions.charge(SessionId(1), sessions.limits.waiting_bytes_max).expect_err("too much");
     assert_eq!((full.code, full.first), (FaultCode::TooMany, sessions.limits.waiting_bytes_max));
     sessions.note_received(at(1), conn(0), 4).expect("a session");
