@@ -523,16 +523,41 @@ def deletes(server: Server) -> dict:
 
 
 def long_queue(server: Server) -> dict:
-    """A DeletePrefix of one queue with a million items."""
+    """A DeletePrefix of a queue with a million items, and of one with 240 items of 8 MiB."""
     native, client = Native(server.port, b"any"), C10d(server.port)
-    push = b"\x0e" + text(b"/q/long") + text(b"x")
+    push = b"\x0e" + text(b"/q/many") + text(b"x")
     for _ in range(1000):
         client.send(push * 1000)
+    push = b"\x0e" + text(b"/q/long") + text(bytes(8 * MIB))
+    for _ in range(240):
+        client.send(push)
     client.add(b"/done", 1)
 
     def work() -> None:
         native.ask(0x001F, 1, text(b"/q/"))
         native.frames()
+        # The server frees the items while it serves others.
+        for _ in range(20_000):
+            client.add(b"/done", 1)
+
+    return others_wait(server, work)
+
+
+def replaced_values(server: Server) -> dict:
+    """A native MultiSet of short values in place of 12,000 of 255 KiB."""
+    native, client = Native(server.port, b"any"), C10d(server.port)
+    keys = [b"/r/%d" % number for number in range(12_000)]
+    value = bytes(255 * 1024)
+    for start in range(0, len(keys), 30):
+        client.multi_set(keys[start:start + 30], value)
+    client.add(b"/done", 1)
+
+    def work() -> None:
+        native.ask(0x001A, 1, struct.pack("<Q", len(keys)) + b"".join(text(key) + text(b"") for key in keys))
+        kind, _ = native.frames()
+        assert kind == 0x8010, f"frame {kind:#x}"
+        for _ in range(20_000):
+            client.add(b"/done", 1)
 
     return others_wait(server, work)
 
@@ -557,7 +582,7 @@ def nested_watches(server: Server) -> dict:
 
 ROWS = [colliding_keys, waiting_gets, appends, prefix, watches, growth, all_keys, long_lists, long_values,
         long_answers, random_keys, ordered_store, barrier_names, full_store, leased_keys, session_end, leases,
-        timeouts, arrivals, transaction, deletes, long_queue, nested_watches]
+        timeouts, arrivals, transaction, deletes, long_queue, replaced_values, nested_watches]
 
 
 def main() -> int:

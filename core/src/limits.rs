@@ -228,7 +228,8 @@ pub struct ServerLimits {
     /// connection.
     pub answer_bytes_max: usize,
     /// Maximum size of the received and unsent bytes of all connections, of what TLS holds for them, and of the memory of
-    /// all sessions, together, in bytes. Where it would be exceeded, the server ends the connection or session that holds most.
+    /// all sessions, together, in bytes. Where it would be exceeded, the server ends the connections and sessions that hold most:
+    /// first connections that have not greeted.
     pub buffered_bytes_max: u64,
     /// Maximum work for one input, in units of about 200 ns: a look at one key, or a copy of
     /// [`COPIED_BYTES_PER_UNIT`]. A request, or a part of a long list, is executed as a whole; further requests of its

@@ -174,7 +174,7 @@ impl Native {
         self.sessions.held_bytes()
     }
 
-    /// Returns the session that holds most bytes, and their number.
+    /// Returns the sessions, and how many bytes each holds.
     pub(super) fn holders(&self) -> impl Iterator<Item = (u64, SessionId)> {
         self.sessions.holders()
     }

@@ -56,6 +56,17 @@ impl Queue {
         self.charge -= charge_of(&item);
         Some(item)
     }
+
+    /// Returns the newest item of a queue that has been removed. Memory that is freed in the reverse order of its allocation goes
+    /// back to the system bit by bit.
+    pub(super) fn pop_last(&mut self) -> Option<Box<[u8]>> {
+        loop {
+            if let Some(item) = self.parts.back_mut()?.pop_back() {
+                return Some(item);
+            }
+            self.parts.pop_back();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -74,5 +85,10 @@ mod tests {
         assert!(held <= KEPT, "memory for {held} items is held for one");
         assert!(queue.pop().is_some() && queue.pop().is_none());
         assert_eq!((queue.len(), queue.charge()), (0, 0));
+        (0..count).for_each(|number| queue.push(&number.to_be_bytes()));
+        (0..count)
+            .rev()
+            .for_each(|number| assert_eq!(queue.pop_last().as_deref(), Some(&number.to_be_bytes()[..])));
+        assert_eq!(queue.pop_last(), None);
     }
 }

@@ -261,7 +261,7 @@ impl Slots {
         while freed < bytes_max
             && let Some(queue) = self.dropped_queues.last_mut()
         {
-            let Some(item) = queue.pop() else {
+            let Some(item) = queue.pop_last() else {
                 self.dropped_queues.pop();
                 continue;
             };
