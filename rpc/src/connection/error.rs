@@ -117,6 +117,9 @@ pub enum ConnectionError {
     /// The connection was lost.
     #[error("the connection ended: {0}")]
     Lost(Box<str>),
+    /// One end does not accept the certificate of the other, or has no TLS. That does not prove that the peer is dead.
+    #[error("the connection ended: {0}")]
+    TlsRefused(Box<str>),
     /// The peer cannot be reached.
     #[error("it cannot be reached: {0}")]
     Unreachable(Box<str>),

@@ -2,7 +2,7 @@
 
 use super::Payload;
 use super::received::{BufferPool, LONG_BYTES_MIN};
-use super::transport::Transport;
+use super::transport::{TLS_REFUSED, Transport};
 use crate::connection::{ConnectionError, ToWrite};
 use crate::wire::HEADER_BYTES;
 use alloc::collections::VecDeque;
@@ -314,6 +314,7 @@ pub(super) fn lost(error: &io::Error) -> ConnectionError {
     let (_, cause) = classify(error);
     match cause {
         Cause::Os(number) => ConnectionError::Lost(io::Error::from_raw_os_error(number).to_string().into()),
+        _ if error.kind() == TLS_REFUSED => ConnectionError::TlsRefused(error.to_string().into()),
         _ => ConnectionError::Lost(error.to_string().into()),
     }
 }

@@ -84,9 +84,13 @@ impl Secured {
     }
 }
 
+/// Kind of a failure of TLS that lasts until a person changes a certificate or an option. No error of a socket has it.
+pub(super) const TLS_REFUSED: ErrorKind = ErrorKind::InvalidData;
+
 /// Converts a failure of TLS.
 fn broken(fault: TlsFault) -> io::Error {
-    io::Error::other(format!("TLS: {fault}"))
+    let kind = if fault.is_final() { TLS_REFUSED } else { ErrorKind::Other };
+    io::Error::new(kind, format!("TLS: {fault}"))
 }
 
 impl Transport {
