@@ -82,11 +82,13 @@ pub struct rdzv_rpc_options {
     /// Number of these options.
     pub extra_option_count: usize,
     /// TLS of the calls between workers, in which each is a server and a client; NULL: none. All workers of
-    /// a group need it. `tls.server_name` is the name that all their certificates contain.
+    /// a group need it. `tls.server_name` is the name that all their certificates contain. A backend other
+    /// than `tcp` does not get it: the attempt fails with `RDZV_INVALID_ARGUMENT`.
     pub tls: *const rdzv_tls_options,
     /// File with the tokens that the workers of the backend `tcp` prove to each other, over any store; NULL:
     /// that of `store`, if its session proves a token. A worker calls with the first one and accepts each.
-    /// All workers of a group need the same. A backend of the program does not get it.
+    /// All workers of a group need the same. With another backend, the attempt fails with
+    /// `RDZV_INVALID_ARGUMENT`.
     pub auth_token_file: *const c_char,
 }
 growing!(rdzv_rpc_options: 192);
@@ -110,6 +112,9 @@ pub(crate) struct Given {
     pub(crate) tcp: TcpOptions,
     pub(crate) extra_options: Vec<(String, String)>,
 }
+
+/// What to do about an option that no backend of the program gets.
+const FOR_TCP: &str = ", which is for tcp: unset it; extra_options has what is for this backend";
 
 fn device(name: &str) -> Result<Device, Fault> {
     name.parse().map_err(|error: DeviceError| invalid(error))
@@ -186,10 +191,19 @@ impl WorkerOptions {
                 *crate::rendezvous_url::variable(&mut environment, name)? = Some(value.into());
             }
             let extra = pairs(given.extra_options, given.extra_option_count, "extra_options")?;
-            let extra_options: Vec<_> =
+            let extra_options: Vec<(String, String)> =
                 extra.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-            if let (DEFAULT_BACKEND, [(option, _), ..]) = (options.backend(), &extra_options[..]) {
-                return Err(invalid(format!("RPC backend {DEFAULT_BACKEND}: unknown option {option}")));
+            // `tcp` has no options of its own, and only `tcp` has tokens and TLS: a program that sets them for another
+            // backend must not get calls without them.
+            let (refused, advice) = match (options.backend(), &extra_options[..], &tcp) {
+                (DEFAULT_BACKEND, [(option, _), ..], _) => (option.as_str(), ""),
+                (DEFAULT_BACKEND, ..) | (.., TcpOptions { tls: None, auth_token: None, .. }) => ("", ""),
+                (.., TcpOptions { tls: Some(_), .. }) => ("tls", FOR_TCP),
+                _ => ("auth_token_file", FOR_TCP),
+            };
+            if !refused.is_empty() {
+                let backend = options.backend();
+                return Err(invalid(format!("RPC backend {backend}: unknown option {refused}{advice}")));
             }
             Ok(Self {
                 tcp,

@@ -156,11 +156,13 @@ typedef struct {
   // Number of these options.
   size_t extra_option_count;
   // TLS of the calls between workers, in which each is a server and a client; NULL: none. All workers of
-  // a group need it. `tls.server_name` is the name that all their certificates contain.
+  // a group need it. `tls.server_name` is the name that all their certificates contain. A backend other
+  // than `tcp` does not get it: the attempt fails with `RDZV_INVALID_ARGUMENT`.
   const rdzv_tls_options *tls;
   // File with the tokens that the workers of the backend `tcp` prove to each other, over any store; NULL:
   // that of `store`, if its session proves a token. A worker calls with the first one and accepts each.
-  // All workers of a group need the same. A backend of the program does not get it.
+  // All workers of a group need the same. With another backend, the attempt fails with
+  // `RDZV_INVALID_ARGUMENT`.
   const char *auth_token_file;
 } rdzv_rpc_options;
 

@@ -232,9 +232,10 @@ struct rpc_options {
   std::vector<std::pair<std::string, std::string>> extra_options = {};
   /// Ends the attempt, and later the calls that wait on the worker, from another thread.
   const cancel_token* token = nullptr;
-  /// TLS of the calls between workers. It must live until the worker has joined.
+  /// TLS of the calls between workers, with the backend `tcp` alone. It must live until the worker has joined.
   const rdzv_tls_options* tls = nullptr;
-  /// File with the tokens that the workers prove to each other; `std::nullopt`: that of `store`. An empty path is refused.
+  /// File with the tokens that the workers prove to each other, with the backend `tcp` alone; `std::nullopt`: that of
+  /// `store`. An empty path is refused.
   std::optional<std::string> auth_token_file = {};
 
   /// Reads the variables from the environment of this process. No other thread may change it meanwhile.

@@ -159,6 +159,12 @@ const char *new_path(void) {
   return path;
 }
 
+void token_file(char path[512], const char *content) {
+  strcpy(path, new_path());
+  FILE *file = fopen(path, "w");
+  CHECK(file != NULL && fputs(content, file) >= 0 && fclose(file) == 0);
+}
+
 rdzv_rendezvous_info joined_info(const rdzv_rendezvous *joined) {
   rdzv_rendezvous_info info = {.struct_size = sizeof info};
   OK(rdzv_rendezvous_get_info(joined, &info, &error));

@@ -136,6 +136,9 @@ long long now_ms(void);
 // The name of a file that is not there; good until the next call.
 const char *new_path(void);
 
+// Writes a file of tokens, whose name it puts into `path`.
+void token_file(char path[512], const char *content);
+
 // How many descriptors this process has.
 int descriptor_count(void);
 

@@ -491,12 +491,6 @@ void other_stores_have_none_of_it(void) {
   rdzv_server_free(server);
 }
 
-static void token_file(char path[512], const char *content) {
-  strcpy(path, new_path());
-  FILE *file = fopen(path, "w");
-  CHECK(file != NULL && fputs(content, file) >= 0 && fclose(file) == 0);
-}
-
 void native_stores_prove_their_token(void) {
   char tokens[512], reader[512], wrong[512];
   token_file(tokens, "admin 0123456789abcdef0123456789abcdef all\nreader abcdef0123456789abcdef0123456789 read:/\n");

@@ -568,6 +568,21 @@ void own_rpc_backend_fails_in_every_way(void) {
   const rdzv_rpc_options unknown = own_options(&bad);
   FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "nobody wants that"}),
              rdzv_rpc_new(own.context, TEXT("me"), 5, 2, OVER(store, &unknown), NULL, &rpc, &error));
+  // What the library would have to protect the calls with, but these are not its calls.
+  char tokens[512];
+  token_file(tokens, "job 0123456789abcdef0123456789abcdef all\n");
+  rdzv_rpc_options secure = own_options(&red);
+  secure.auth_token_file = tokens;
+  const int made = own.made;
+  FAILS_LIKE(((struct failure){.status = INVALID, .message_part = "mine: unknown option auth_token_file, which is for tcp"}),
+             rdzv_rpc_new(own.context, TEXT("me"), 5, 2, OVER(store, &secure), NULL, &rpc, &error));
+  CHECK(remove(tokens) == 0);
+  // The shipped library has no TLS, so this is refused for any backend.
+  const rdzv_tls_options tls = {.struct_size = sizeof tls, .ca_file = "ca.pem", .cert_file = "c.pem", .key_file = "k.pem"};
+  secure = own_options(&red);
+  secure.tls = &tls;
+  FAILS(RDZV_UNSUPPORTED, rdzv_rpc_new(own.context, TEXT("me"), 5, 2, OVER(store, &secure), NULL, &rpc, &error));
+  CHECK_NUMBER(own.made, made);
   // What came of a failed attempt is destroyed, and another one may follow.
   CHECK_NUMBER(own.agents_destroyed, 1);
   own.flaw = "";
