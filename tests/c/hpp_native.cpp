@@ -1,9 +1,14 @@
 // rendezvous/native_store.hpp, and native stores in rendezvous/loop.hpp, from a program's side.
 #include "hpp_check.hpp"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <future>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -348,6 +353,54 @@ void kinds_of_failure() {
   CHECK(VALUE(handler.shutdown()));
 }
 
+// A file, for as long as this lives.
+struct temporary_file {
+  temporary_file(const std::string& name, const std::string& content)
+      : path(std::filesystem::temp_directory_path() / ("rdzv-hpp-" + std::to_string(getpid()) + name)) {
+    CHECK(std::ofstream(path) << content << std::flush);
+  }
+  ~temporary_file() { std::filesystem::remove(path); }
+  temporary_file(const temporary_file&) = delete;
+  temporary_file& operator=(const temporary_file&) = delete;
+
+  const std::filesystem::path path;
+};
+
+void tokens_and_tls() {
+  const temporary_file right("right", "0123456789abcdef0123456789abcdef");
+  const temporary_file wrong("wrong", "ffffffffffffffffffffffffffffffff");
+  rdzv::server_options guarded;
+  guarded.auth_token_file = right.path.string();
+  guarded.c10d_from = "10.0.0.0/8";
+  const rdzv::server server = VALUE(rdzv::server::start(guarded));
+  rdzv::store_options client = named("ada");
+  const auto connected = [&] { return rdzv::native_store::connect("127.0.0.1", server.port(), client); };
+  CHECK(connected().error().code() == rdzv::status::unauthenticated);
+  client.auth_token_file = wrong.path.string();
+  CHECK(connected().error().code() == rdzv::status::unauthenticated);
+  client.auth_token_file = "";
+  CHECK(connected().error().code() == rdzv::status::invalid_argument);
+  client.auth_token_file = right.path.string();
+  CHECK(VALUE(connected()).set("k", "v"));
+  // A client of c10d proves none, and comes from another network than those that need not.
+  CHECK(rdzv::store::connect("127.0.0.1", server.port(), client).error().code() == rdzv::status::invalid_argument);
+  CHECK(!rdzv::store::connect("127.0.0.1", server.port(), named("")));
+  guarded.c10d_from = "10.0.0.0/8,loopback";
+  const rdzv::server open = VALUE(rdzv::server::start(guarded));
+  CHECK(VALUE(rdzv::store::connect("127.0.0.1", open.port(), named(""))).set("k", "v"));
+  guarded.c10d_from = "here";
+  CHECK(rdzv::server::start(guarded).error().code() == rdzv::status::invalid_argument);
+
+  // The shipped library has no TLS.
+  rdzv_tls_options tls{};
+  tls.struct_size = sizeof tls;
+  tls.ca_file = tls.cert_file = tls.key_file = "none.pem";
+  client.tls = guarded.tls = &tls;
+  guarded.c10d_from = std::nullopt;
+  CHECK(connected().error().code() == rdzv::status::unsupported);
+  CHECK(rdzv::server::start(guarded).error().code() == rdzv::status::unsupported);
+}
+
 }  // namespace
 
 void native_stores_in_cpp() {
@@ -360,4 +413,5 @@ void native_stores_in_cpp() {
   loops(server);
   nodes_of_a_loop(server);
   kinds_of_failure();
+  tokens_and_tls();
 }
