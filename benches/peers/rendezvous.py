@@ -117,10 +117,9 @@ class NodeMemoryRow:
     @staticmethod
     def _hold(programs: Programs, nodes: int) -> dict:
         with server_of(programs) as server, contextlib.ExitStack() as connections:
-            connections.enter_context(joined([connected(server)], next(RUN_IDS)))  # the first use touches code
+            connections.enter_context(joined(server, 1, next(RUN_IDS)))  # the first use touches code
             before = settled_memory_kib(server.process.pid)
-            sockets = [connections.enter_context(connected(server)) for _ in range(nodes)]
-            with joined(sockets, next(RUN_IDS)) as received:
+            with joined(server, nodes, next(RUN_IDS)) as received:
                 after = settled_memory_kib(server.process.pid)
         growth = max((after[field] - before[field]) * 1024 / nodes for field in ("Pss", "Anonymous"))
         return {"server_bytes_each": growth, "bytes_to_one": sorted(set(received))}
@@ -212,13 +211,15 @@ def connected(server: Server) -> socket.socket:
 
 
 @contextlib.contextmanager
-def joined(sockets: list[socket.socket], run_id: str):
-    """Lets all join one run; yields how many bytes each got until its round."""
-    for index, connection in enumerate(sockets):
-        connection.sendall(opening(run_id, f"node{index:07}", len(sockets)))
-    yield [bytes_until_round(connection) for connection in sockets]
-    for connection in sockets:
-        connection.close()
+def joined(server: Server, nodes: int, run_id: str):
+    """Lets so many nodes connect and join one run; yields how many bytes each got until its round."""
+    with contextlib.ExitStack() as connections:
+        sockets = []
+        for index in range(nodes):
+            sockets.append(connections.enter_context(connected(server)))
+            # At once: a server with few descriptors closes connections that have not greeted after a second.
+            sockets[-1].sendall(opening(run_id, f"node{index:07}", nodes))
+        yield [bytes_until_round(connection) for connection in sockets]
 
 
 HELLO, JOIN, ROUND, ERROR = 0x0001, 0x0040, 0x8019, 0x80FF
