@@ -15,7 +15,8 @@ const SWITCH: &str = "RDZV_PLANTED";
 const SWITCH_PATCH: &str = "switch";
 
 /// Worlds of the simulator: name, seeds within which each bug must be found, seeds of one run of the program.
-const WORLDS: [(&str, u64, u64); 2] = [("elastic", 400, 2), ("agents", 2000, 20)];
+pub(crate) const WORLDS: [(&str, u64, u64); 3] =
+    [("elastic", 400, 2), ("agents", 2000, 20), ("membership", 200, 5)];
 
 /// A bug and what must find it.
 pub(crate) struct Bug {
