@@ -12,7 +12,7 @@ pub use tokens::{AuthToken, Challenge, Tokens, TokensError};
 use crate::prelude::*;
 use core::net::IpAddr;
 
-/// Rules of a server. The default serves everybody.
+/// Rules of a server. The default serves every client.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// Tokens of native clients; `None`: none is asked for.
@@ -28,6 +28,12 @@ impl Access {
     /// Returns whether native clients must authenticate themselves.
     pub const fn authenticates(&self) -> bool {
         self.tokens.is_some() || self.requires_certificates
+    }
+
+    /// Returns whether c10d clients of all networks are served.
+    pub(crate) fn allows_all_c10d(&self) -> bool {
+        let all = |networks: &[Network]| networks.iter().any(Network::has_all_addresses);
+        self.c10d_from.as_deref().map_or(!self.authenticates(), all)
     }
 
     /// Returns whether c10d clients at this address are served.

@@ -49,6 +49,13 @@ impl Network {
     }
 }
 
+impl Network {
+    /// Returns whether all addresses of a family belong to the network.
+    pub(super) const fn has_all_addresses(&self) -> bool {
+        self.prefix_bits == 0
+    }
+}
+
 impl FromStr for Network {
     type Err = NetworkError;
 

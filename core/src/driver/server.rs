@@ -61,7 +61,7 @@ pub struct ServerOptions {
     pub keep_alive: Option<KeepAlive>,
     /// TLS. If set, native clients must use it.
     pub tls: Option<TlsAcceptor>,
-    /// Tokens that native clients have to prove; `None`: the server serves everybody who reaches it.
+    /// Tokens that native clients have to prove; `None`: the server serves every client that reaches it.
     pub auth_tokens: Option<ServerTokens>,
     /// Networks from which c10d clients are served, which have neither tokens nor TLS; `None`: all if native clients need
     /// neither a token nor a certificate, and else none.
@@ -140,10 +140,11 @@ impl Server {
             requires_certificates: options.tls.as_ref().is_some_and(TlsAcceptor::requires_certificates),
             c10d_from: options.c10d_from.map(Vec::into_boxed_slice),
         };
-        if !access.authenticates()
+        let c10d_only = access.authenticates();
+        if (!c10d_only || access.allows_all_c10d())
             && let Some(addr) = exposed_addr(&local_addrs)
         {
-            (options.observer)(&Event::Exposed { addr });
+            (options.observer)(&Event::Exposed { addr, c10d_only });
         }
         let (commands, inbox) = unbounded();
         let rules = (options.tls, options.auth_tokens, access);
@@ -237,7 +238,7 @@ impl Server {
     }
 }
 
-/// Returns the first address at which other hosts may reach a server that authenticates no client.
+/// Returns the first address at which other hosts may reach a server.
 fn exposed_addr(local_addrs: &[SocketAddr]) -> Option<SocketAddr> {
     local_addrs.iter().copied().find(|addr| !addr.ip().to_canonical().is_loopback())
 }

@@ -316,10 +316,12 @@ fn a_listener_that_its_owner_shut_down_does_not_spin_the_server() {
 
 #[test]
 fn a_server_that_other_hosts_may_reach_says_so_once() {
-    let exposed = |host: &str, more: &[&str]| {
+    let tokens = TemporaryFile::new("exposed-tokens");
+    std::fs::write(tokens.path(), "0123456789abcdef0123456789abcdef").expect("a token file");
+    let exposed = |host: &str, more: &[&str], c10d_from: Option<&str>| {
         let (notify, reported) = crate::driver::channel::unbounded();
         let observer = Box::new(move |event: &Event| {
-            if let Event::Exposed { addr } = event {
+            if let Event::Exposed { addr, .. } = event {
                 notify
                     .send((addr.ip().to_string(), event.severity(), event.to_string()))
                     .expect("it is awaited");
@@ -327,19 +329,30 @@ fn a_server_that_other_hosts_may_reach_says_so_once() {
         });
         let listen = |host: &&str| Listen::Address { host: (*host).into(), port: 0, family: Family::AsGiven };
         let more = more.iter().map(listen).collect();
-        drop(
-            Server::start(ServerOptions { observer, more, ..ServerOptions::on(host, 0) })
-                .expect("a free port"),
-        );
+        // With networks of c10d clients, native clients need a token.
+        let auth_tokens = c10d_from.map(|_| ServerTokens::open(tokens.path()).expect("a token"));
+        let c10d_from = c10d_from.map(|networks| Network::parse_list(networks).expect("networks"));
+        let options = ServerOptions { observer, more, auth_tokens, c10d_from, ..ServerOptions::on(host, 0) };
+        drop(Server::start(options).expect("a free port"));
         std::iter::from_fn(|| reported.try_recv().ok()).collect::<Vec<_>>()
     };
-    assert_eq!(exposed("127.0.0.1", &["127.0.0.2"]), []);
-    let reports = exposed("127.0.0.1", &["0.0.0.0", "0.0.0.0"]);
+    assert_eq!(exposed("127.0.0.1", &["127.0.0.2"], None), []);
+    let reports = exposed("127.0.0.1", &["0.0.0.0", "0.0.0.0"], None);
     assert_eq!(reports.len(), 1, "{reports:?}");
     let (ip, severity, text) = &reports[0];
     assert_eq!((ip.as_str(), *severity), ("0.0.0.0", crate::node::server::Severity::Warning));
     assert!(
-        text.contains("clients need not authenticate themselves") && text.contains("--auth-token-file"),
+        text.contains("and clients need not authenticate themselves") && text.contains("--auth-token-file"),
+        "{text}"
+    );
+    // An operator who names a network means it, but not one with all addresses.
+    assert_eq!(exposed("127.0.0.1", &[], Some("0.0.0.0/0,::/0")), []);
+    assert_eq!(exposed("0.0.0.0", &[], Some("loopback,10.0.0.0/8")), []);
+    let reports = exposed("0.0.0.0", &[], Some("loopback,0.0.0.0/0"));
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    let text = &reports[0].2;
+    assert!(
+        text.contains("and c10d clients need not authenticate") && text.contains("--allow-c10d-from"),
         "{text}"
     );
 }

@@ -135,6 +135,8 @@ pub enum Event {
     Exposed {
         /// The address.
         addr: SocketAddr,
+        /// Whether native clients must authenticate themselves, and only c10d clients, of all networks, need not.
+        c10d_only: bool,
     },
     /// A client has connected.
     Accepted {
@@ -243,12 +245,17 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let f = &mut OneLine(f);
         match self {
-            Self::Exposed { addr } => write!(
-                f,
-                "{addr} is not a loopback address, and clients need not authenticate themselves: each that reaches it can \
-                 read and write every key. Ask for tokens (--auth-token-file, or auth_token_file of the server's options), or \
-                 bind a loopback address"
-            ),
+            Self::Exposed { addr, c10d_only } => {
+                let (which, advice) = match c10d_only {
+                    true => ("c10d ", "Serve those of some networks only (--allow-c10d-from, or c10d_from"),
+                    false => ("", "Ask for tokens (--auth-token-file, or auth_token_file"),
+                };
+                write!(
+                    f,
+                    "{addr} is not a loopback address, and {which}clients need not authenticate themselves: each that reaches \
+                     it can read and write every key. {advice} of the server's options), or bind a loopback address"
+                )
+            }
             Self::Accepted { conn, peer } => write!(f, "{conn:?} accepted peer={peer}"),
             Self::Closed { conn, peer, reason } => write!(f, "{conn:?} closed peer={peer}: {reason}"),
             Self::SessionOpened { session, conn, node, token } => {
@@ -299,7 +306,9 @@ pub enum CloseReason {
     #[error("the session is over: {0}")]
     SessionOver(Why),
     /// The server does not serve c10d clients from this address.
-    #[error("c10d clients are not served from this address (option allow-c10d-from)")]
+    #[error(
+        "c10d clients are not served from this address (--allow-c10d-from, or c10d_from of the server's options)"
+    )]
     C10dNotAllowed,
     /// The peer violated the c10d protocol.
     #[error("protocol violation: {0}")]
@@ -326,10 +335,12 @@ pub enum CloseReason {
     #[error("TLS: {0}")]
     Tls(TlsFault),
     /// The client uses TLS, and the server has no certificate.
-    #[error("the client uses TLS, and this server was started without --tls-cert")]
+    #[error("the client uses TLS, and this server has no certificate (--tls-cert, or tls of its options)")]
     TlsNotConfigured,
     /// A native client does not use TLS, which is required.
-    #[error("the client does not use TLS, which this server requires: give it --tls-ca")]
+    #[error(
+        "the client does not use TLS, which this server requires: give it --tls-ca, or tls of its options"
+    )]
     PlaintextRefused,
     /// The server has as many connections as the limit allows.
     #[error("too many connections (the limit is {0})")]
