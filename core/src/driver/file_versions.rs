@@ -1,6 +1,8 @@
 //! Files that are read again when they have changed: tokens, certificates and keys.
 
-use std::os::unix::fs::MetadataExt;
+use crate::driver::prelude::*;
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Paths of the files. Most have one or two.
@@ -56,6 +58,16 @@ impl FileVersions {
     }
 }
 
+/// Opens a regular file for reading. A pipe in its place would block the thread, which may be the only one of a server, until
+/// another process writes to it: without `O_NONBLOCK` already when it is opened.
+pub(in crate::driver) fn open(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    Ok(file)
+}
+
 fn version(file: &Path) -> Version {
     let meta = std::fs::metadata(file).ok()?;
     let [device, number, length] = [meta.dev(), meta.ino(), meta.len()].map(u64::cast_signed);
@@ -104,6 +116,17 @@ mod tests {
         assert_eq!(versions.reload(files, || Ok::<_, Failed>(1)), None);
         fs::write(file.path(), "newer").unwrap();
         assert_eq!(versions.reload(files, || Ok::<_, Failed>(1)), Some(Ok(1)));
+    }
+
+    #[test]
+    fn a_pipe_or_a_folder_in_place_of_a_file_is_refused_at_once() {
+        let pipe = TemporaryFile::new("versions-pipe");
+        let name = std::ffi::CString::new(pipe.path().to_str().unwrap()).unwrap();
+        // SAFETY: a name that ends with NUL.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        for path in [pipe.path(), &std::env::temp_dir()] {
+            assert_eq!(open(path).unwrap_err().to_string(), "it is not a regular file");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Files of certificates and keys, which are read again when they have changed.
 
 use crate::driver::clock::since_1970;
-use crate::driver::file_versions::{FileVersions, Files, LoadError};
+use crate::driver::file_versions::{self, FileVersions, Files, LoadError};
 use crate::driver::prelude::*;
 use crate::tls::{Built, ClientConfig, ConfigError, Part, Protocol, ServerConfig, TlsStage};
 use std::path::{Path, PathBuf};
@@ -64,7 +64,11 @@ impl LoadError for TlsError {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(file).map_err(|error| TlsError::new(file, TlsErrorReason::Unreadable(error.to_string())))
+    let mut bytes = Vec::new();
+    file_versions::open(file)
+        .and_then(|mut file| io::Read::read_to_end(&mut file, &mut bytes))
+        .map_err(|error| TlsError::new(file, TlsErrorReason::Unreadable(error.to_string())))?;
+    Ok(bytes)
 }
 
 /// Configuration that is made from files.

@@ -1,7 +1,7 @@
 //! Files with tokens. The options of clients and servers hold a path, never a secret.
 
 use crate::access::{Tokens, TokensError};
-use crate::driver::file_versions::{FileVersions, LoadError};
+use crate::driver::file_versions::{self, FileVersions, LoadError};
 use crate::driver::prelude::*;
 use crate::peer_tokens::PeerTokens;
 use crate::proof::Credentials;
@@ -133,7 +133,7 @@ impl ServerTokens {
 fn load<T>(path: &Path, parse: fn(&str) -> Result<T, TokensError>) -> Result<T, TokenFileError> {
     let read = || {
         let mut text = String::new();
-        let mut file = std::io::Read::take(std::fs::File::open(path)?, FILE_BYTES_MAX + 1);
+        let mut file = std::io::Read::take(file_versions::open(path)?, FILE_BYTES_MAX + 1);
         std::io::Read::read_to_string(&mut file, &mut text)?;
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(TokenFileCause::TooLong(text.len() as u64));
@@ -192,6 +192,21 @@ mod tests {
         assert!(peer.tokens().find(b"one").is_some() && peer.tokens().find(b"three").is_none());
         fs::remove_file(path).unwrap();
         assert!(tokens.reload().is_err() && peer.reload().is_err());
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_the_file_blocks_no_server() {
+        let file = TemporaryFile::new("tokens-pipe");
+        fs::write(file.path(), SECRET).unwrap();
+        let mut tokens = ServerTokens::open(file.path()).unwrap();
+        fs::remove_file(file.path()).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(file.path()).status().unwrap().success());
+        let error = tokens.reload().unwrap_err();
+        assert!(error.to_string().ends_with(": it is not a regular file"), "{error}");
+        assert!(!tokens.reload().unwrap() && tokens.tokens().count() == 1, "the token holds");
+        fs::remove_file(file.path()).unwrap();
+        fs::write(file.path(), format!("one {SECRET} all\ntwo {SECRET} all")).unwrap();
+        assert!(tokens.reload().unwrap() && tokens.tokens().count() == 2);
     }
 
     #[test]

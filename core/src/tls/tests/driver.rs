@@ -222,6 +222,9 @@ fn files_that_cannot_be_used_are_named() {
     let missing = TlsServerOptions { key_file: files.path().join("none"), ..tls.clone() };
     let error = TlsAcceptor::new(missing).expect_err("no file").to_string();
     assert!(error.contains("none: No such file"), "{error}");
+    let folder = TlsServerOptions { key_file: files.path().into(), ..tls.clone() };
+    let error = TlsAcceptor::new(folder).expect_err("a folder").to_string();
+    assert!(error.ends_with(": it is not a regular file"), "{error}");
     let swapped = TlsServerOptions { cert_file: tls.key_file.clone(), ..tls };
     let error = TlsAcceptor::new(swapped).expect_err("no certificate").to_string();
     assert!(error.contains("server.key: the file has no certificate in PEM"), "{error}");
