@@ -1,5 +1,6 @@
 //! Lines of the logs on stderr: one set of levels and two formats for all commands.
 
+use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, ValueEnum};
 use humantime::format_rfc3339_millis;
 use rendezvous_core::driver::clock::since_1970;
@@ -106,7 +107,7 @@ impl LogStyle {
                 let (time, mut fields) = (time.to_string(), Map::new());
                 let all = json!({ "time": time, "level": level, "command": command, "message": message });
                 fields.extend(all.as_object().cloned().unwrap_or_default());
-                if let Some(Configuration(values)) = configuration {
+                if let Some(Configuration { values, .. }) = configuration {
                     let values =
                         values.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
                     fields.insert("configuration".into(), Value::Object(values.collect()));
@@ -120,36 +121,49 @@ impl LogStyle {
 /// Names and values of a command's flags: given, from variables, or defaults. The program that `rdzv run` starts is not
 /// among them, because its arguments are no business of the log.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Configuration(Vec<(String, String)>);
+pub(crate) struct Configuration {
+    values: Vec<(String, String)>,
+    /// Names of the flags that the command line gives.
+    given: Vec<String>,
+}
 
 impl Configuration {
     pub(crate) fn of(command: &Command, matches: &ArgMatches) -> Self {
         let Some((name, matches)) = matches.subcommand() else { return Self::default() };
         let arguments = command.find_subcommand(name).into_iter().flat_map(Command::get_arguments);
+        let mut given = Vec::new();
         let values = arguments.filter_map(|argument| {
             let name = argument.get_id().as_str();
             if name == "command" {
                 return None;
+            }
+            if matches.value_source(name) == Some(ValueSource::CommandLine) {
+                given.push(name.to_owned());
             }
             let values = matches.try_get_raw(name).ok().flatten()?;
             let values: Vec<String> = values.map(|value| value.to_string_lossy().into_owned()).collect();
             let value = values.join(",").replace(char::is_control, "?");
             (!value.is_empty()).then(|| (name.to_owned(), value))
         });
-        Self(values.collect())
+        Self { values: values.collect(), given }
+    }
+
+    /// Returns whether the command line gives the flag, and not only its variable.
+    pub(crate) fn is_given(&self, name: &str) -> bool {
+        self.given.iter().any(|given| given == name)
     }
 
     /// Adds the value that holds where a flag was not given and its default depends on others.
     pub(crate) fn add_default(&mut self, name: &str, value: impl fmt::Display) {
-        if !self.0.iter().any(|(other, _)| other == name) {
-            self.0.push((name.into(), value.to_string()));
+        if !self.values.iter().any(|(other, _)| other == name) {
+            self.values.push((name.into(), value.to_string()));
         }
     }
 }
 
 impl fmt::Display for Configuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (name, value)) in self.0.iter().enumerate() {
+        for (index, (name, value)) in self.values.iter().enumerate() {
             let separator = if index == 0 { "" } else { " " };
             if value.contains(|character: char| character.is_whitespace() || character == '"') {
                 write!(f, "{separator}{name}={value:?}")?;

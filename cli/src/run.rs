@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &RunArguments, configuration: &Configuration) -> Ex
     let mut screen = Screen::new(arguments.log.of("rdzv run"), configuration.clone());
     let code = match Report::begin(arguments.report.as_deref()) {
         Ok(report) => {
-            let ended = supervise(arguments, &mut screen);
+            let ended = supervise(arguments, configuration, &mut screen);
             if let Err(error) = &ended {
                 screen.error(&error.to_string());
             }
@@ -65,7 +65,11 @@ pub(crate) fn run(arguments: &RunArguments, configuration: &Configuration) -> Ex
     code
 }
 
-fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<AgentResult, Failure> {
+fn supervise(
+    arguments: &RunArguments,
+    configuration: &Configuration,
+    screen: &mut Screen,
+) -> Result<AgentResult, Failure> {
     let host = host_name();
     let workers = arguments.workers()?;
     let command = WorkerCommand::of(arguments)?;
@@ -73,7 +77,7 @@ fn supervise(arguments: &RunArguments, screen: &mut Screen) -> Result<AgentResul
     let binding = arguments.numa_binding.map(|binding| numactl(binding.into(), workers, path.as_deref()));
     let binding = binding.transpose().map_err(|error| Usage(format!("--numa-binding: {error}")))?;
     let watching = Watching::new(arguments, screen)?;
-    let rendezvous = arguments.rendezvous()?;
+    let rendezvous = arguments.rendezvous(configuration)?;
     let spec = WorkerSpec { master_port: rendezvous.master_port, ..spec(arguments, workers)? };
     for note in &rendezvous.notes {
         screen.note(note);

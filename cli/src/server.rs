@@ -72,7 +72,8 @@ pub(crate) struct ServerArguments {
     #[arg(long, value_name = "SIZE", env = "RDZV_STORED_BYTES_MAX", value_parser = units::bytes_above_zero,
           default_value = "4GiB")]
     stored_bytes_max: ByteSize,
-    /// Ask native clients for a token of this file, in which each line is `NAME SECRET RIGHTS…`; changes take effect at once
+    /// Ask native clients for a token of this file, in which each line is `NAME SECRET RIGHTS…`; changes hold for
+    /// clients that connect later
     #[arg(long, value_name = "FILE", env = "RDZV_TOKEN_FILE")]
     auth_token_file: Option<PathBuf>,
     /// Serve PyTorch's clients, which have no token and no TLS, from these networks only; `loopback` is this host

@@ -3,7 +3,7 @@
 use super::numa::Binding;
 use super::usage::Usage;
 use super::{processors, surroundings};
-use crate::log::LogArguments;
+use crate::log::{Configuration, LogArguments};
 use crate::security::NodeTls;
 use crate::units;
 use clap::builder::BoolishValueParser;
@@ -324,7 +324,7 @@ impl RunArguments {
         Ok((min, max))
     }
 
-    pub(super) fn rendezvous(&self) -> Result<Rendezvous, Usage> {
+    pub(super) fn rendezvous(&self, configuration: &Configuration) -> Result<Rendezvous, Usage> {
         let (min, max) = self.nodes()?;
         let mut notes = Vec::new();
         // The line that torchrun's users know for several nodes without an endpoint.
@@ -404,9 +404,15 @@ impl RunArguments {
             parameters = parameters.with("listen_host", address);
         }
         match &self.auth_token_file {
-            Some(_) if backend != RDZV_BACKEND => notes.push(format!(
-                "--auth-token-file is for backend rdzv; the store of backend {backend} cannot ask for a token"
-            )),
+            Some(_) if backend != RDZV_BACKEND => {
+                let text = format!("the store of backend {backend} cannot ask for a token");
+                if configuration.is_given("auth_token_file") {
+                    return Err(Usage(format!(
+                        "--auth-token-file: {text}: use --rdzv-backend rdzv, or leave the flag out"
+                    )));
+                }
+                notes.push(format!("RDZV_TOKEN_FILE is for backend rdzv: {text}"));
+            }
             Some(path) if config.get("auth_token_file").is_none() => {
                 parameters = parameters.with("auth_token_file", path.as_str());
             }

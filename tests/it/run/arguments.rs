@@ -126,6 +126,23 @@ fn an_endpoint_whose_port_only_one_node_would_know_is_refused() {
     Launch::shell(&["--rdzv-endpoint=127.0.0.1:0"], "echo started").run().with(0).says(1, "started");
 }
 
+/// A variable may be meant for other commands on the host, but a flag asks for what this run would not have.
+#[test]
+fn a_token_for_static_ranks_is_refused_as_a_flag_and_noted_as_a_variable() {
+    let folder = folder("static_token");
+    let token = folder.join("token");
+    std::fs::write(&token, "0123456789abcdef0123456789abcdef").expect("a token file");
+    let token = token.to_str().expect("text");
+    let port = super::free_port();
+    let flags = ["--rdzv-backend=static", "--master-port", &port];
+    refused(
+        &[&flags[..], &["--auth-token-file", token]].concat(),
+        "--auth-token-file: the store of backend static cannot ask for a token: use --rdzv-backend rdzv",
+    );
+    let ran = Launch::shell(&flags, "echo started").env("RDZV_TOKEN_FILE", token).run().with(0);
+    ran.says(1, "RDZV_TOKEN_FILE is for backend rdzv").says(1, "started");
+}
+
 /// The same worker has the same name in every line and in the report, where its two ranks differ.
 #[test]
 fn a_worker_is_named_by_both_of_its_ranks_everywhere() {
