@@ -33,8 +33,9 @@ pub(crate) fn native(store: &rdzv_store, operation: Operation) -> Result<NativeC
 /// after the grace period of `options`, or at once if none is set. `context` may be NULL, which creates a
 /// new one. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 ///
-/// Errors: those of `rdzv_store_new`; `RDZV_UNAUTHENTICATED` (the server requires a token, and does not
-/// accept that of `options`).
+/// Errors: those of `rdzv_store_new`; `RDZV_INVALID_ARGUMENT` also if the token file, a certificate or a
+/// key cannot be read or used; `RDZV_UNSUPPORTED` (the library has no TLS); `RDZV_UNAUTHENTICATED` (the
+/// server requires a token, and does not accept that of `options`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_store_new_native(
     context: *const rdzv_context,

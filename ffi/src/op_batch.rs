@@ -145,6 +145,8 @@ pub unsafe extern "C" fn rdzv_op_require_absent(
 }
 
 /// Adds the test that the key last changed at this revision of the store; 0 means that it has no value.
+/// Revisions begin with the time of the server's start, so those of two servers can be equal if the clock
+/// was set back in between: if you keep revisions, compare `rdzv_store_incarnation`, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_op_require_revision(
     op: *mut rdzv_op,

@@ -78,8 +78,9 @@ fn server_fault(failure: &ServerFailure, operation: &str) -> Fault {
 /// and frees it with `rdzv_server_free`.
 ///
 /// Errors: `RDZV_ADDRESS_IN_USE`, `RDZV_UNREACHABLE` (the address is not one of this host),
-/// `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor is not a bound TCP socket),
-/// `RDZV_EXHAUSTED`, `RDZV_IO`.
+/// `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor is not a bound TCP socket; the token
+/// file, `c10d_from`, a certificate or a key cannot be read or used), `RDZV_UNSUPPORTED` (the library has
+/// no TLS), `RDZV_EXHAUSTED`, `RDZV_IO`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_server_new(
     context: *const rdzv_context,

@@ -67,7 +67,7 @@ pub struct rdzv_server_options {
     /// TLS. If it is set, native clients must use it; c10d has none. NULL: none.
     pub tls: *const rdzv_tls_options,
     /// Path of a token file: clients must prove one of its tokens, each of which has rights (SECURITY.md).
-    /// It is read again when it has changed. Default NULL: the server serves everybody who reaches it.
+    /// It is read again when it has changed. Default NULL: the server serves every client that reaches it.
     pub auth_token_file: *const c_char,
     /// Networks from which PyTorch's clients are served, which have no token and no TLS: CIDR blocks,
     /// addresses and `loopback`, separated by commas. Default NULL: all, or none with `auth_token_file` or

@@ -98,7 +98,7 @@ typedef struct {
   // TLS. If it is set, native clients must use it; c10d has none. NULL: none.
   const rdzv_tls_options *tls;
   // Path of a token file: clients must prove one of its tokens, each of which has rights (SECURITY.md).
-  // It is read again when it has changed. Default NULL: the server serves everybody who reaches it.
+  // It is read again when it has changed. Default NULL: the server serves every client that reaches it.
   const char *auth_token_file;
   // Networks from which PyTorch's clients are served, which have no token and no TLS: CIDR blocks,
   // addresses and `loopback`, separated by commas. Default NULL: all, or none with `auth_token_file` or
@@ -144,8 +144,9 @@ typedef struct {
 // and frees it with `rdzv_server_free`.
 //
 // Errors: `RDZV_ADDRESS_IN_USE`, `RDZV_UNREACHABLE` (the address is not one of this host),
-// `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor is not a bound TCP socket),
-// `RDZV_EXHAUSTED`, `RDZV_IO`.
+// `RDZV_UNRESOLVED`, `RDZV_INVALID_ARGUMENT` (an adopted descriptor is not a bound TCP socket; the token
+// file, `c10d_from`, a certificate or a key cannot be read or used), `RDZV_UNSUPPORTED` (the library has
+// no TLS), `RDZV_EXHAUSTED`, `RDZV_IO`.
 rdzv_status rdzv_server_new(const rdzv_context *context, const rdzv_server_options *options,
                             rdzv_server **out, rdzv_error **error);
 
@@ -395,8 +396,9 @@ rdzv_status rdzv_store_new_cancellable(const rdzv_store *store, const rdzv_cance
 // after the grace period of `options`, or at once if none is set. `context` may be NULL, which creates a
 // new one. On success the caller owns `*out` and frees it with `rdzv_store_free`.
 //
-// Errors: those of `rdzv_store_new`; `RDZV_UNAUTHENTICATED` (the server requires a token, and does not
-// accept that of `options`).
+// Errors: those of `rdzv_store_new`; `RDZV_INVALID_ARGUMENT` also if the token file, a certificate or a
+// key cannot be read or used; `RDZV_UNSUPPORTED` (the library has no TLS); `RDZV_UNAUTHENTICATED` (the
+// server requires a token, and does not accept that of `options`).
 rdzv_status rdzv_store_new_native(const rdzv_context *context, const rdzv_store_options *options,
                                   rdzv_store **out, rdzv_error **error);
 
@@ -678,6 +680,8 @@ rdzv_status rdzv_op_require_present(rdzv_op *op, const uint8_t *key, size_t key_
 rdzv_status rdzv_op_require_absent(rdzv_op *op, const uint8_t *key, size_t key_len, rdzv_error **error);
 
 // Adds the test that the key last changed at this revision of the store; 0 means that it has no value.
+// Revisions begin with the time of the server's start, so those of two servers can be equal if the clock
+// was set back in between: if you keep revisions, compare `rdzv_store_incarnation`, too.
 rdzv_status rdzv_op_require_revision(rdzv_op *op, const uint8_t *key, size_t key_len, uint64_t revision,
                                      rdzv_error **error);
 

@@ -169,6 +169,11 @@ const ENTRIES: &[Entry] = &[
         Check::Tested("program_of_native_stores_elects_one_leader_after_the_other"),
     ),
     Entry(
+        "docs/native-stores.md",
+        "rdzv::store_options options;",
+        Check::Tested("program_of_native_stores_proves_its_token_or_prints_why_not"),
+    ),
+    Entry(
         "docs/protocol/c10d.md",
         "> 00 ce",
         Check::Tested("the_exchanges_of_the_protocol_are_what_a_server_sends"),

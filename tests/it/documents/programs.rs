@@ -291,6 +291,37 @@ fn program_of_native_stores_elects_one_leader_after_the_other() {
 }
 
 #[test]
+fn program_of_native_stores_proves_its_token_or_prints_why_not() {
+    let body = block("docs/native-stores.md", "rdzv::store_options options;").text;
+    let body =
+        body.replace("\"/etc/job/trainer.token\"", "arguments[1]").replace("\"10.0.0.5\"", "\"127.0.0.1\"");
+    let body = body.replace("29500", "std::atoi(arguments[2])");
+    let text = format!(
+        "#include <rendezvous.hpp>\n#include <cstdio>\n#include <cstdlib>\n\
+         int main(int, char** arguments) {{\n{body}\nreturn store ? 0 : 1;\n}}\n"
+    );
+    let folder = folder("token_of_native_stores");
+    let source = folder.join("program.cpp");
+    std::fs::write(&source, text).expect("the folder of this test");
+    let program =
+        Build::cpp("token_of_native_stores", "c++17", &[source]).linked_with(library::shipped()).plain();
+    let file = |name: &str, secret: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, secret).expect("the folder of this test");
+        path.to_str().expect("text").to_owned()
+    };
+    let right = file("right.token", "0123456789abcdef0123456789abcdef");
+    let wrong = file("wrong.token", "ffffffffffffffffffffffffffffffff");
+    let server = RdzvServer::with(&["--bind", "127.0.0.1:0", "--auth-token-file", &right], None);
+    let port = server.address().port().to_string();
+    let connect = |token: &str| run(Command::new(&program).args([token, &port]), TIMEOUT);
+    assert_eq!(connect(&right).or_fail("the right token").stderr, "");
+    let refused = connect(&wrong);
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("the server does not know the client's token"), "{}", refused.stderr);
+}
+
+#[test]
 fn certificates_of_the_guide_admit_a_client() {
     let folder = folder("guide_tls");
     let commands = block("docs/tls.md", "openssl req -x509").text;
