@@ -2,6 +2,7 @@
 
 use crate::driver::prelude::*;
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -58,14 +59,16 @@ impl FileVersions {
     }
 }
 
-/// Opens a regular file for reading. A pipe in its place would block the thread, which may be the only one of a server, until
-/// another process writes to it: without `O_NONBLOCK` already when it is opened.
-pub(in crate::driver) fn open(path: &Path) -> io::Result<File> {
+/// Reads up to `bytes_max` bytes of a regular file. A pipe in its place would block the thread, which may be the only one of a
+/// server, until another process writes to it: without `O_NONBLOCK` already when it is opened.
+pub(in crate::driver) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    Ok(file)
+    let mut bytes = Vec::new();
+    file.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn version(file: &Path) -> Version {
@@ -125,7 +128,7 @@ mod tests {
         // SAFETY: a name that ends with NUL.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
         for path in [pipe.path(), &std::env::temp_dir()] {
-            assert_eq!(open(path).unwrap_err().to_string(), "it is not a regular file");
+            assert_eq!(read(path, 1).unwrap_err().to_string(), "it is not a regular file");
         }
     }
 

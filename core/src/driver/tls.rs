@@ -64,11 +64,8 @@ impl LoadError for TlsError {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
-    let mut bytes = Vec::new();
-    file_versions::open(file)
-        .and_then(|mut file| io::Read::read_to_end(&mut file, &mut bytes))
-        .map_err(|error| TlsError::new(file, TlsErrorReason::Unreadable(error.to_string())))?;
-    Ok(bytes)
+    file_versions::read(file, u64::MAX)
+        .map_err(|error| TlsError::new(file, TlsErrorReason::Unreadable(error.to_string())))
 }
 
 /// Configuration that is made from files.

@@ -132,13 +132,13 @@ impl ServerTokens {
 
 fn load<T>(path: &Path, parse: fn(&str) -> Result<T, TokensError>) -> Result<T, TokenFileError> {
     let read = || {
-        let mut text = String::new();
-        let mut file = std::io::Read::take(file_versions::open(path)?, FILE_BYTES_MAX + 1);
-        std::io::Read::read_to_string(&mut file, &mut text)?;
-        if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(TokenFileCause::TooLong(text.len() as u64));
+        let bytes = file_versions::read(path, FILE_BYTES_MAX + 1)?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            return Err(TokenFileCause::TooLong(bytes.len() as u64));
         }
-        Ok(parse(&text)?)
+        let text =
+            str::from_utf8(&bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8"))?;
+        Ok(parse(text)?)
     };
     read().map_err(|cause| TokenFileError { path: path.into(), cause })
 }

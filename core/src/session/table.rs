@@ -635,6 +635,7 @@ impl Session {
         Ok(given_back)
     }
 
+    #[inline(never)]
     fn forget_oldest(&mut self) -> u64 {
         let Some(kept) = self.window.pop_front() else { return 0 };
         shrink_if_sparse(&mut self.window);

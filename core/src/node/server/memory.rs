@@ -4,7 +4,6 @@ use super::{CloseReason, Server, Why};
 use crate::ids::ConnId;
 use crate::prelude::*;
 use crate::session::table::SessionId;
-use crate::sorted::sort_by;
 
 impl Server {
     /// Updates the count of buffered bytes for a connection.
@@ -33,7 +32,8 @@ impl Server {
     pub(super) fn enforce_buffer_limit(&mut self) {
         let limit = self.limits.buffered_bytes_max;
         while self.buffered_bytes() > limit {
-            let largest = self.holders().map(|(rank, _)| rank).max().unwrap_or_default();
+            let mut largest = Rank::default();
+            self.visit_holders(&mut |rank, _| largest = largest.max(rank));
             // What belongs to no connection and no session is a job's, and ends with it.
             if largest.bytes == 0 {
                 return;
@@ -41,10 +41,13 @@ impl Server {
             // A look at all of them takes milliseconds if there are many. So it ends all that are nearly as large, until a
             // part of the memory is free.
             let least = Rank { bytes: largest.bytes - largest.bytes / 8, ..largest };
-            let mut some: Vec<(Rank, Holder)> =
-                self.holders().filter(|&(rank, _)| rank >= least).take(ENDED_AT_ONCE_MAX).collect();
-            sort_by(&mut some, |(one, _), (other, _)| one > other);
-            for (_, holder) in some {
+            let mut some = Vec::new();
+            self.visit_holders(&mut |rank, holder| {
+                if rank >= least && some.len() < ENDED_AT_ONCE_MAX {
+                    some.push(holder);
+                }
+            });
+            for holder in some {
                 match holder {
                     Holder::Conn(conn) => {
                         self.stats.expelled += 1;
@@ -61,13 +64,13 @@ impl Server {
         }
     }
 
-    fn holders(&self) -> impl Iterator<Item = (Rank, Holder)> {
-        let conns = self
-            .conns
-            .holders()
-            .map(|(is_stranger, bytes, conn)| (Rank { is_stranger, bytes }, Holder::Conn(conn)));
-        let sessions = self.native.iter().flat_map(|native| native.holders());
-        conns.chain(sessions.map(|(bytes, id)| (Rank { is_stranger: false, bytes }, Holder::Session(id))))
+    fn visit_holders(&self, visit: &mut dyn FnMut(Rank, Holder)) {
+        for (is_stranger, bytes, conn) in self.conns.holders() {
+            visit(Rank { is_stranger, bytes }, Holder::Conn(conn));
+        }
+        for (bytes, session) in self.native.iter().flat_map(|native| native.holders()) {
+            visit(Rank { is_stranger: false, bytes }, Holder::Session(session));
+        }
     }
 }
 

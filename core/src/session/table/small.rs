@@ -41,7 +41,7 @@ impl Pending {
 const ENTRIES_KEPT: usize = 4;
 
 /// Frees most of the memory of a queue that was long: a session is not charged for it.
-#[inline]
+#[inline(never)]
 pub(super) fn shrink_if_sparse<T>(queue: &mut VecDeque<T>) {
     if queue.capacity() > ENTRIES_KEPT && queue.len() < queue.capacity() / 8 {
         queue.shrink_to(queue.len().max(ENTRIES_KEPT / 2) * 2);

@@ -33,6 +33,7 @@ impl Queue {
         self.charge
     }
 
+    #[inline(never)]
     pub(super) fn push(&mut self, item: &[u8]) {
         if self.parts.back().is_none_or(|last| last.len() >= PART_ITEMS_MAX) {
             self.parts.push_back(VecDeque::new());
@@ -44,6 +45,7 @@ impl Queue {
         self.charge += charge_of(item);
     }
 
+    #[inline(never)]
     pub(super) fn pop(&mut self) -> Option<Box<[u8]>> {
         let first = self.parts.front_mut()?;
         let item = first.pop_front()?;

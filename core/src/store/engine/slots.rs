@@ -222,24 +222,22 @@ impl Slots {
     /// Changes a value as [`Slots::change`], and leaves a long one that it had to [`Slots::free_some`].
     #[inline]
     pub(super) fn replace(&mut self, id: SlotId, revision: u64, change: impl FnOnce(&mut Value, &Meter)) {
-        let shared_bytes = self[id].value.shared_bytes();
-        if shared_bytes > 0 {
-            let work = self.own_work.get_mut();
-            if shared_bytes > FREED_AT_ONCE_BYTES || *work >= OWN_WORK_MAX {
-                self.set_aside(id);
-            } else {
-                *work += shared_bytes / PAGE_BYTES as u64;
-            }
+        if let Value::Shared(_) = self[id].value {
+            self.set_aside(id);
         }
         self.change(id, revision, change);
     }
 
-    /// Empties a long value.
+    /// Empties a long value, unless the request may free it itself.
     #[cold]
     fn set_aside(&mut self, id: SlotId) {
+        let (held, work) = (self[id].value.shared_bytes(), self.own_work.get_mut());
+        if held <= FREED_AT_ONCE_BYTES && *work < OWN_WORK_MAX {
+            *work += held / PAGE_BYTES as u64;
+            return;
+        }
         let slot = &mut self[id];
         if let Value::Shared(bytes) = core::mem::replace(&mut slot.value, Value::Bytes(Vec::new())) {
-            let held = bytes.held_bytes() as u64;
             self.stored_bytes -= bytes.len() as u64;
             self.shared_present -= held;
             self.dropped_bytes += held;
@@ -502,7 +500,8 @@ mod tests {
     #[test]
     fn a_request_frees_few_long_values_and_few_items_and_leaves_the_others_to_steps() {
         let mut slots = Slots::new(1);
-        let value = [0; FREED_AT_ONCE_BYTES as usize / 2];
+        // Half of `FREED_AT_ONCE_BYTES`.
+        let value = [0; 128 << 10];
         let ids: Vec<SlotId> = (0..200u8).map(|name| slots.find_or_insert(&[name])).collect();
         for &id in &ids {
             slots.replace(id, 1, |slot, meter| slot.set(&value, meter));
