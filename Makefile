@@ -73,7 +73,7 @@ check: ## Before each commit: format, lints, unit tests of the three crates, the
 	$(CARGO) test $(CHECKED) --lib -- --test-threads=$$((2 * $$(nproc)))
 	$(CARGO) test $(CHECKED) --test it -- tidy header
 
-lint: ## Format, lints in each feature step, documentation, dependencies
+lint: ## Format, lints in each feature step, the fuzz targets, documentation, dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --locked -p rendezvous-core --no-default-features -- -D warnings
@@ -83,6 +83,7 @@ lint: ## Format, lints in each feature step, documentation, dependencies
 	$(CARGO) clippy --locked -p rendezvous-ffi --no-default-features -- -D warnings
 	$(CARGO) clippy --locked -p rendezvous-ffi --no-default-features --features agent -- -D warnings
 	$(CARGO) clippy --locked -p rendezvous-ffi --no-default-features --features rpc -- -D warnings
+	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
 	tests/deny.sh $(DENY)
 ifneq ($(shell command -v abidiff),)
