@@ -31,7 +31,7 @@ impl Access {
     }
 
     /// Returns whether c10d clients of all networks are served.
-    pub(crate) fn allows_all_c10d(&self) -> bool {
+    pub fn allows_all_c10d(&self) -> bool {
         let all = |networks: &[Network]| networks.iter().any(Network::has_all_addresses);
         self.c10d_from.as_deref().map_or(!self.authenticates(), all)
     }

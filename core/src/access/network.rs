@@ -47,11 +47,9 @@ impl Network {
         };
         bits >= u32::from(self.prefix_bits)
     }
-}
 
-impl Network {
     /// Returns whether all addresses of a family belong to the network.
-    pub(super) const fn has_all_addresses(&self) -> bool {
+    pub const fn has_all_addresses(&self) -> bool {
         self.prefix_bits == 0
     }
 }
