@@ -52,7 +52,7 @@ const END_WORK: u64 = 3;
 /// Number of arrivals that one step ends; the end of a generation is one step, however many wait there.
 const ENDS_PER_STEP: usize = 4096;
 /// Most idle barriers that one arrival makes the service forget.
-const FORGOTTEN_AT_ONCE_MAX: usize = 4096;
+const FORGOTTEN_AT_ONCE_MAX: usize = 16_384;
 /// Work after which a step ends no further arrival.
 const STEP_WORK: u64 = ENDS_PER_STEP as u64 * END_WORK;
 

@@ -702,7 +702,7 @@ impl Server {
         }
         self.pacing.forget_light(id);
         self.stats.connections -= 1;
-        if let Some(slots) = self.conns.shrink_slots(self.stats.connections) {
+        if let Some(slots) = self.conns.shrink_slots(self.stats.connections, id) {
             self.engine.forget_places(slots);
             self.closes.shrink_to(slots);
             self.events.shrink_to(slots);

@@ -371,7 +371,7 @@ impl Engine {
 
     /// Returns whether something that has ended is still to be freed, though no request sees it any more.
     pub const fn has_to_free(&self) -> bool {
-        self.waits.has_ended() || self.slots.dropped_bytes() > 0
+        self.waits.has_ended() || self.slots.has_dropped()
     }
 
     /// Frees a part of what has ended: the places of up to `count_max` keys in waits, and as many pages of values.

@@ -95,6 +95,9 @@ pub(super) struct StormOptions {
     /// Longest pause between two operations.
     pub(super) pause_max: Duration,
     pub(super) value_bytes_max: usize,
+    /// Percentage of operations on two keys, in addition to the usual ones: a server that executes lists in parts may be
+    /// interrupted between them.
+    pub(super) more_pairs: u64,
 }
 
 /// A number of random operations.
@@ -145,7 +148,12 @@ impl Storm {
         let timeout = if sim_rng.percent(60) { WaitMode::Wait } else { WaitMode::Once };
         let name =
             |character: &str, sim_rng: &mut SimRng, count| format!("{character}/{}", sim_rng.index(count));
-        match sim_rng.index(100) {
+        let kind = if self.storm_options.more_pairs > 0 && sim_rng.percent(self.storm_options.more_pairs) {
+            60
+        } else {
+            sim_rng.index(100)
+        };
+        match kind {
             0..44 => self.on_register(sim_rng, timeout),
             44..60 => {
                 let delta = if sim_rng.percent(10) { 0 } else { 1 + i64::from(sim_rng.percent(30)) };

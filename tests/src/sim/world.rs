@@ -219,8 +219,9 @@ impl World {
             let health = if sleepy { Health::Sleepy } else { Health::Sound };
             let behaviour = behaviour(&mut sim_rng);
             let mut client = Client::new(number, SimRng::new(seed, 100 + number as u64), behaviour, health);
-            let storm_options =
-                StormOptions { operations, depth: 1 + sim_rng.index(4), pause_max, value_bytes_max };
+            let more_pairs = if context.history.splits_lists { 20 } else { 0 };
+            let depth = 1 + sim_rng.index(4);
+            let storm_options = StormOptions { operations, depth, pause_max, value_bytes_max, more_pairs };
             client.script = Script::Storm(Storm::new(number, key_space, storm_options));
             context.event_queue.schedule(Instant::ORIGIN, WorldEvent::ClientDue(number));
             client

@@ -59,7 +59,7 @@ impl Awaited {
     }
 }
 
-/// Most names that a barrier knows in addition to as many as it waits for. All are forgotten in one turn.
+/// Most names that a barrier forgets in one turn before a generation ends.
 const SURPLUS_NAMES_MAX: usize = 4096;
 
 impl Barrier {
@@ -189,15 +189,20 @@ impl Barrier {
         self.ends.push_back(end);
     }
 
-    /// Most names that it knows. A list never has more.
+    /// Most names that it learns from late arrivals. A list never has more.
     pub(super) fn members_max(&self) -> usize {
-        let participants = self.participants() as usize;
-        participants + (3 * participants + 8).min(SURPLUS_NAMES_MAX)
+        2 * self.participants() as usize + self.surplus_max()
+    }
+
+    /// Most names that it knows in addition to those that wait and those of the last generation.
+    fn surplus_max(&self) -> usize {
+        (2 * self.participants() as usize + 8).min(SURPLUS_NAMES_MAX)
     }
 
     /// Makes space for another name at a barrier with a count that has seen too many different names.
     pub(super) fn forget_surplus_names(&mut self, hasher: &KeyHash) {
-        if self.members.len() >= self.members_max() {
+        let needed = self.members.waiting() as usize + self.members.away() as usize;
+        if self.members.len() > needed + self.surplus_max() {
             let (over, set_by) = (self.over(), self.set_by);
             self.members.retain(hasher, |id, member| {
                 member.arrival.is_some() || id == set_by || (over > 0 && member.last_seen_generation == over)
@@ -253,7 +258,26 @@ mod tests {
             most = most.max(before - barrier.members.len());
             barrier.members.insert(&name.to_be_bytes(), &hasher);
         }
-        // All but the one that has set the number.
-        assert!((1..=2000 + SURPLUS_NAMES_MAX).contains(&most), "{most}");
+        assert!((1..=SURPLUS_NAMES_MAX + 1).contains(&most), "{most}");
+    }
+
+    /// Where all names are needed, no look at them would find one to forget.
+    #[test]
+    fn names_are_looked_at_only_if_many_can_be_forgotten() {
+        let hasher = KeyHash::new(1);
+        let mut barrier = Barrier { awaited: Awaited::Count(6000), ..Barrier::new(b"k") };
+        let arrive = |barrier: &mut Barrier, name: u32| {
+            barrier.forget_surplus_names(&hasher);
+            let arrival =
+                super::super::ArrivalId { owner: super::super::OwnerId(u64::from(name)), request: 1 };
+            let member = barrier.members.insert(&name.to_be_bytes(), &hasher);
+            barrier.members.start_waiting(member, arrival);
+        };
+        (0..6000).for_each(|name| arrive(&mut barrier, name));
+        barrier.members.conclude(1, |_, _, _| ());
+        (barrier.phase, barrier.generation) = (Phase::Released, 1);
+        (6000..11_999).for_each(|name| arrive(&mut barrier, name));
+        assert_eq!(barrier.members.len(), 11_999, "those of the last generation are known");
+        assert_eq!(barrier.members.looked_at.get(), 0);
     }
 }

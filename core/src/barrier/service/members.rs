@@ -194,6 +194,8 @@ impl Members {
 
     /// Removes the members for which `keep` returns false.
     pub(super) fn retain(&mut self, hasher: &KeyHash, keep: impl Fn(MemberId, &Member) -> bool) {
+        #[cfg(test)]
+        self.looked_at.set(self.looked_at.get() + self.members.len() as u64);
         let removed: Vec<MemberId> =
             self.members.iter().filter(|&(id, member)| !keep(id, member)).map(|(id, _)| id).collect();
         for id in removed {

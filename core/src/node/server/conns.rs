@@ -129,7 +129,7 @@ pub(super) struct Conns {
     /// slot keeps it from shrinking, whatever comes and goes before it.
     shrinks_at: usize,
     #[cfg(test)]
-    searches: usize,
+    searched: usize,
 }
 
 impl Conns {
@@ -241,10 +241,10 @@ impl Conns {
         self.slots.capacity()
     }
 
-    /// Number of times that the table was looked through.
+    /// Number of slots that were looked at in order to shrink the table.
     #[cfg(test)]
-    pub(super) const fn searches(&self) -> usize {
-        self.searches
+    pub(super) const fn searched(&self) -> usize {
+        self.searched
     }
 
     /// Returns the next connection to send to: one with little to send, unless many of these had precedence.
@@ -293,19 +293,19 @@ impl Conns {
         })
     }
 
-    /// Shrinks a table that is mostly free. Returns its new length if it did.
-    pub(super) fn shrink_slots(&mut self, connections: usize) -> Option<usize> {
+    /// Shrinks a table that is mostly free, after the removal of `removed`. Returns its new length if it did.
+    pub(super) fn shrink_slots(&mut self, connections: usize, removed: ConnId) -> Option<usize> {
         let slots = self.slots.len();
         if slots < SLOTS_KEPT || connections > slots / 8 {
             self.shrinks_at = usize::MAX;
             return None;
         }
-        if connections > self.shrinks_at {
+        if connections > self.shrinks_at && (removed.index as usize) < slots / 2 {
             return None;
         }
-        #[cfg(test)]
-        (self.searches += 1);
         let used = self.slots.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        #[cfg(test)]
+        (self.searched += slots - used + 1);
         if used > slots / 2 {
             self.shrinks_at = connections / 2;
             return None;

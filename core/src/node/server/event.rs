@@ -306,9 +306,7 @@ pub enum CloseReason {
     #[error("the session is over: {0}")]
     SessionOver(Why),
     /// The server does not serve c10d clients from this address.
-    #[error(
-        "c10d clients are not served from this address (--allow-c10d-from, or c10d_from of the server's options)"
-    )]
+    #[error("c10d clients are not served from this address (--allow-c10d-from, or c10d_from)")]
     C10dNotAllowed,
     /// The peer violated the c10d protocol.
     #[error("protocol violation: {0}")]
@@ -335,7 +333,7 @@ pub enum CloseReason {
     #[error("TLS: {0}")]
     Tls(TlsFault),
     /// The client uses TLS, and the server has no certificate.
-    #[error("the client uses TLS, and this server has no certificate (--tls-cert, or tls of its options)")]
+    #[error("the client uses TLS, and this server has no certificate (--tls-cert, or tls)")]
     TlsNotConfigured,
     /// A native client does not use TLS, which is required.
     #[error(

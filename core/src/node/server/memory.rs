@@ -27,28 +27,37 @@ impl Server {
         self.conns.buffered_bytes + sessions + self.engine.orphaned_bytes()
     }
 
-    /// Ends the largest holders until the buffered bytes are within their limit: first connections that have not greeted,
-    /// so that strangers do not cost clients their sessions.
+    /// Ends the largest holders until the buffered bytes are within their limit. If connections that have not greeted hold a
+    /// good part of it together, they end first, so that strangers do not cost clients their sessions.
     pub(super) fn enforce_buffer_limit(&mut self) {
         let limit = self.limits.buffered_bytes_max;
+        let spare = limit / 64;
         while self.buffered_bytes() > limit {
-            let mut largest = Rank::default();
-            self.visit_holders(&mut |rank, _| largest = largest.max(rank));
+            let (mut largest, mut strangers, mut strangers_bytes) = (0, 0, 0);
+            self.visit_holders(&mut |is_stranger, bytes, _| {
+                largest = largest.max(bytes);
+                if is_stranger {
+                    (strangers, strangers_bytes) = (strangers + 1, strangers_bytes + bytes);
+                }
+            });
             // What belongs to no connection and no session is a job's, and ends with it.
-            if largest.bytes == 0 {
+            if largest == 0 {
                 return;
             }
             // A look at all of them takes milliseconds if there are many. So it ends all that are nearly as large, until a
             // part of the memory is free.
-            let least = Rank { bytes: largest.bytes - largest.bytes / 8, ..largest };
+            let of_strangers = strangers_bytes > spare;
+            let least = if of_strangers { strangers_bytes / (2 * strangers) } else { largest - largest / 8 };
             let mut some = Vec::new();
-            self.visit_holders(&mut |rank, holder| {
-                if rank >= least && some.len() < ENDED_AT_ONCE_MAX {
+            self.visit_holders(&mut |is_stranger, bytes, holder| {
+                if is_stranger >= of_strangers && bytes >= least && some.len() < ENDED_AT_ONCE_MAX {
                     some.push(holder);
                 }
             });
             for holder in some {
                 match holder {
+                    // It may have ended with its session.
+                    Holder::Conn(conn) if self.conns.get(conn).is_none() => {}
                     Holder::Conn(conn) => {
                         self.stats.expelled += 1;
                         self.remove(conn, CloseReason::BuffersFull(limit));
@@ -57,33 +66,26 @@ impl Server {
                         self.with_native(|native, context| native.expel(context, session, Why::Limit));
                     }
                 }
-                if self.buffered_bytes() <= limit - limit / 64 {
+                if self.buffered_bytes() <= limit - spare {
                     return;
                 }
             }
         }
     }
 
-    fn visit_holders(&self, visit: &mut dyn FnMut(Rank, Holder)) {
-        for (is_stranger, bytes, conn) in self.conns.holders() {
-            visit(Rank { is_stranger, bytes }, Holder::Conn(conn));
+    /// Visits all that hold bytes: whether it is a connection that has not greeted, and how many bytes it holds.
+    fn visit_holders(&self, visit: &mut dyn FnMut(bool, u64, Holder)) {
+        for (is_stranger, bytes, conn) in self.conns.holders().filter(|&(_, bytes, _)| bytes > 0) {
+            visit(is_stranger, bytes, Holder::Conn(conn));
         }
         for (bytes, session) in self.native.iter().flat_map(|native| native.holders()) {
-            visit(Rank { is_stranger: false, bytes }, Holder::Session(session));
+            visit(false, bytes, Holder::Session(session));
         }
     }
 }
 
 /// Maximum number of holders that end after one look at all.
-const ENDED_AT_ONCE_MAX: usize = 256;
-
-/// The holder with the highest rank ends first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    /// Whether it is a connection that has not greeted.
-    is_stranger: bool,
-    bytes: u64,
-}
+const ENDED_AT_ONCE_MAX: usize = 4096;
 
 #[derive(Clone, Copy)]
 enum Holder {

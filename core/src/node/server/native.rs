@@ -181,6 +181,9 @@ impl Native {
 
     /// Ends a session, whatever its client does.
     pub(super) fn expel(&mut self, context: &mut ServerContext<'_>, session: SessionId, why: Why) {
+        if self.sessions.node_of(session).is_none() {
+            return;
+        }
         // A session with a connection is counted when the connection is closed.
         context.stats.expelled += u64::from(self.sessions.conn_of(session).is_none());
         // The end of a session is never refused.

@@ -36,7 +36,8 @@ impl Queue {
     #[inline(never)]
     pub(super) fn push(&mut self, item: &[u8]) {
         if self.parts.back().is_none_or(|last| last.len() >= PART_ITEMS_MAX) {
-            self.parts.push_back(VecDeque::new());
+            // Many queues have one item.
+            self.parts.push_back(VecDeque::with_capacity(1));
         }
         if let Some(last) = self.parts.back_mut() {
             last.push_back(item.into());

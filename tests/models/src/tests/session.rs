@@ -122,7 +122,7 @@ fn the_last_handle_stops_the_thread_whichever_it_is() {
 }
 
 #[test]
-fn who_waits_for_the_greeting_gets_it_or_the_reason_why_not() {
+fn a_wait_for_the_greeting_ends_with_it_or_with_the_reason_why_it_does_not_come() {
     check(|| {
         let (thread, opened) = start();
         let waiting = Arc::clone(&thread);

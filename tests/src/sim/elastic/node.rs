@@ -101,8 +101,13 @@ impl Node {
             },
         };
         let (operations, depth) = (usize::MAX, 1);
-        let storm_options =
-            StormOptions { operations, depth, pause_max: Duration::ZERO, value_bytes_max: 400 };
+        let storm_options = StormOptions {
+            operations,
+            depth,
+            pause_max: Duration::ZERO,
+            value_bytes_max: 400,
+            more_pairs: 0,
+        };
         let at = context.now + sim_rng.span(Duration::from_millis(1), Duration::from_secs(1));
         context.event_queue.schedule(at, WorldEvent::Elastic(Cue::StartProcess(number)));
         Self {

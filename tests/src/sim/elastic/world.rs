@@ -184,8 +184,13 @@ impl World {
             let mut client =
                 Client::new(number, SimRng::new(seed, 3000 + number as u64), behaviour, Health::Sound);
             let pause_max = Duration::from_millis(300);
-            let storm_options =
-                StormOptions { operations: 2 + sim_rng.index(8), depth: 1, pause_max, value_bytes_max: 300 };
+            let storm_options = StormOptions {
+                operations: 2 + sim_rng.index(8),
+                depth: 1,
+                pause_max,
+                value_bytes_max: 300,
+                more_pairs: 0,
+            };
             client.script = Script::Storm(Storm::new(number, key_space, storm_options));
             context.event_queue.schedule(Instant::ORIGIN, WorldEvent::ClientDue(number));
             client
