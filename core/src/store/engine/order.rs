@@ -11,8 +11,6 @@ use core::ops::Bound;
 const CHUNK_MAX: usize = 512;
 /// Adjacent chunks with at most this many ids together are merged.
 const CHUNK_MIN: usize = CHUNK_MAX / 4;
-/// Number of chunks that are moved in the time for a unit of work: those of 24 MiB of ids.
-const CHUNKS_MOVED_PER_UNIT: usize = 512;
 
 #[derive(Debug, Default)]
 pub(super) struct Order {
@@ -22,10 +20,9 @@ pub(super) struct Order {
 
 impl Order {
     /// Returns the work of an insertion or removal: more for many chunks, because the keys that it looks at are then rarely
-    /// in the processor's cache, and because it may move the chunks.
+    /// in the processor's cache.
     pub(super) fn work(&self) -> u64 {
-        let chunks = self.chunks.len();
-        3 + u64::from((chunks | 1).ilog2().saturating_sub(6)) + (chunks / CHUNKS_MOVED_PER_UNIT) as u64
+        3 + u64::from((self.chunks.len() | 1).ilog2().saturating_sub(6))
     }
 
     /// Inserts a slot with a new key.
