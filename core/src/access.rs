@@ -30,9 +30,9 @@ impl Access {
         self.tokens.is_some() || self.requires_certificates
     }
 
-    /// Returns whether c10d clients of all networks are served.
-    pub fn allows_all_c10d(&self) -> bool {
-        let all = |networks: &[Network]| networks.iter().any(Network::has_all_addresses);
+    /// Returns whether all c10d clients that can reach a listener at this address are served.
+    pub fn allows_all_c10d(&self, listener: IpAddr) -> bool {
+        let all = |networks: &[Network]| networks.iter().any(|network| network.has_all_clients_of(listener));
         self.c10d_from.as_deref().map_or(!self.authenticates(), all)
     }
 

@@ -229,7 +229,7 @@ pub struct ServerLimits {
     pub answer_bytes_max: usize,
     /// Maximum size of the received and unsent bytes of all connections, of what TLS holds for them, and of the memory of
     /// all sessions, together, in bytes. Where it would be exceeded, the server ends the connections and sessions that hold most:
-    /// first connections that have not greeted, if they hold a good part of it together.
+    /// first connections that have not greeted, if they hold more than 1/64 of it together.
     pub buffered_bytes_max: u64,
     /// Maximum work for one input, in units of about 200 ns: a look at one key, or a copy of
     /// [`COPIED_BYTES_PER_UNIT`]. A request, or a part of a long list, is executed as a whole; further requests of its

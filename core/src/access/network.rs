@@ -48,9 +48,10 @@ impl Network {
         bits >= u32::from(self.prefix_bits)
     }
 
-    /// Returns whether all addresses of a family belong to the network.
-    pub const fn has_all_addresses(&self) -> bool {
-        self.prefix_bits == 0
+    /// Returns whether all clients that can reach a listener at this address belong to the network.
+    pub const fn has_all_clients_of(&self, listener: IpAddr) -> bool {
+        // Clients with an IPv4 address may reach a listener with an IPv6 address.
+        self.prefix_bits == 0 && (self.address.is_ipv4() || listener.is_ipv6())
     }
 }
 

@@ -24,7 +24,7 @@ use crate::opaque::opaque_debug;
 use oneshot::RecvTimeoutError;
 use reactor::{Command, Reactor};
 use std::boxed::Box;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::string::{String, ToString};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -141,9 +141,8 @@ impl Server {
             c10d_from: options.c10d_from.map(Vec::into_boxed_slice),
         };
         let c10d_only = access.authenticates();
-        if (!c10d_only || access.allows_all_c10d())
-            && let Some(addr) = exposed_addr(&local_addrs)
-        {
+        let is_exposed = |ip: IpAddr| !ip.is_loopback() && (!c10d_only || access.allows_all_c10d(ip));
+        if let Some(&addr) = local_addrs.iter().find(|addr| is_exposed(addr.ip().to_canonical())) {
             (options.observer)(&Event::Exposed { addr, c10d_only });
         }
         let (commands, inbox) = unbounded();
@@ -236,11 +235,6 @@ impl Server {
         self.commands.send(command).ok();
         self.waker.wake().ok();
     }
-}
-
-/// Returns the first address at which other hosts may reach a server.
-fn exposed_addr(local_addrs: &[SocketAddr]) -> Option<SocketAddr> {
-    local_addrs.iter().copied().find(|addr| !addr.ip().to_canonical().is_loopback())
 }
 
 impl Drop for Server {

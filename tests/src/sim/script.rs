@@ -148,26 +148,17 @@ impl Storm {
         let timeout = if sim_rng.percent(60) { WaitMode::Wait } else { WaitMode::Once };
         let name =
             |character: &str, sim_rng: &mut SimRng, count| format!("{character}/{}", sim_rng.index(count));
-        let kind = if self.storm_options.more_pairs > 0 && sim_rng.percent(self.storm_options.more_pairs) {
-            60
-        } else {
-            sim_rng.index(100)
-        };
-        match kind {
+        let more_pairs = self.storm_options.more_pairs;
+        if more_pairs > 0 && sim_rng.percent(more_pairs) {
+            return self.on_pair(sim_rng, timeout);
+        }
+        match sim_rng.index(100) {
             0..44 => self.on_register(sim_rng, timeout),
             44..60 => {
                 let delta = if sim_rng.percent(10) { 0 } else { 1 + i64::from(sim_rng.percent(30)) };
                 SimOperation::Add { name: name("n", sim_rng, key_space.counters), delta }
             }
-            60..70 => {
-                let pair = name("p", sim_rng, key_space.pairs);
-                let (a, b) = (format!("{pair}/a"), format!("{pair}/b"));
-                if sim_rng.percent(50) {
-                    return SimOperation::MultiGet { names: vec![a, b], timeout };
-                }
-                let value = self.chunk(&pair, sim_rng);
-                SimOperation::MultiSet { pairs: vec![(a, value.clone()), (b, value)] }
-            }
+            60..70 => self.on_pair(sim_rng, timeout),
             70..85 => {
                 let name = name("q", sim_rng, key_space.queues);
                 match sim_rng.index(10) {
@@ -189,6 +180,17 @@ impl Storm {
             96 => SimOperation::ListKeys,
             _ => SimOperation::Ping,
         }
+    }
+
+    /// Reads two keys at once, or sets both to one value.
+    fn on_pair(&mut self, sim_rng: &mut SimRng, timeout: WaitMode) -> SimOperation {
+        let pair = format!("p/{}", sim_rng.index(self.key_space.pairs));
+        let (a, b) = (format!("{pair}/a"), format!("{pair}/b"));
+        if sim_rng.percent(50) {
+            return SimOperation::MultiGet { names: vec![a, b], timeout };
+        }
+        let value = self.chunk(&pair, sim_rng);
+        SimOperation::MultiSet { pairs: vec![(a, value.clone()), (b, value)] }
     }
 
     fn on_register(&mut self, sim_rng: &mut SimRng, timeout: WaitMode) -> SimOperation {

@@ -245,6 +245,7 @@ pub(super) fn named(
 
 #[cfg(test)]
 mod tests {
+    use super::super::{ArrivalId, OwnerId};
     use super::*;
 
     #[test]
@@ -268,8 +269,7 @@ mod tests {
         let mut barrier = Barrier { awaited: Awaited::Count(6000), ..Barrier::new(b"k") };
         let arrive = |barrier: &mut Barrier, name: u32| {
             barrier.forget_surplus_names(&hasher);
-            let arrival =
-                super::super::ArrivalId { owner: super::super::OwnerId(u64::from(name)), request: 1 };
+            let arrival = ArrivalId { owner: OwnerId(u64::from(name)), request: 1 };
             let member = barrier.members.insert(&name.to_be_bytes(), &hasher);
             barrier.members.start_waiting(member, arrival);
         };

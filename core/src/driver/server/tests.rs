@@ -348,6 +348,7 @@ fn a_server_that_other_hosts_may_reach_says_so_once() {
     // An operator who names a network means it, but not one with all addresses.
     assert_eq!(exposed("127.0.0.1", &[], Some("0.0.0.0/0,::/0")), []);
     assert_eq!(exposed("0.0.0.0", &[], Some("loopback,10.0.0.0/8")), []);
+    assert_eq!(exposed("0.0.0.0", &[], Some("::/0")), [], "no client has such an address");
     let reports = exposed("0.0.0.0", &[], Some("loopback,0.0.0.0/0"));
     assert_eq!(reports.len(), 1, "{reports:?}");
     let text = &reports[0].2;

@@ -253,7 +253,7 @@ impl fmt::Display for Event {
                 write!(
                     f,
                     "{addr} is not a loopback address, and {which}clients need not authenticate themselves: each that reaches \
-                     it can read and write every key. {advice} of the server's options), or bind a loopback address"
+                     it can read and write every key. {advice}), or bind a loopback address"
                 )
             }
             Self::Accepted { conn, peer } => write!(f, "{conn:?} accepted peer={peer}"),
@@ -336,9 +336,7 @@ pub enum CloseReason {
     #[error("the client uses TLS, and this server has no certificate (--tls-cert, or tls)")]
     TlsNotConfigured,
     /// A native client does not use TLS, which is required.
-    #[error(
-        "the client does not use TLS, which this server requires: give it --tls-ca, or tls of its options"
-    )]
+    #[error("the client does not use TLS, which this server requires (--tls-ca, or tls)")]
     PlaintextRefused,
     /// The server has as many connections as the limit allows.
     #[error("too many connections (the limit is {0})")]

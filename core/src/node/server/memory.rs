@@ -27,8 +27,8 @@ impl Server {
         self.conns.buffered_bytes + sessions + self.engine.orphaned_bytes()
     }
 
-    /// Ends the largest holders until the buffered bytes are within their limit. If connections that have not greeted hold a
-    /// good part of it together, they end first, so that strangers do not cost clients their sessions.
+    /// Ends the largest holders until the buffered bytes are within their limit. If connections that have not greeted hold
+    /// more than 1/64 of it together, they end first, so that strangers do not cost clients their sessions.
     pub(super) fn enforce_buffer_limit(&mut self) {
         let limit = self.limits.buffered_bytes_max;
         let spare = limit / 64;
@@ -50,7 +50,7 @@ impl Server {
             let least = if of_strangers { strangers_bytes / (2 * strangers) } else { largest - largest / 8 };
             let mut some = Vec::new();
             self.visit_holders(&mut |is_stranger, bytes, holder| {
-                if is_stranger >= of_strangers && bytes >= least && some.len() < ENDED_AT_ONCE_MAX {
+                if (is_stranger || !of_strangers) && bytes >= least && some.len() < ENDED_AT_ONCE_MAX {
                     some.push(holder);
                 }
             });

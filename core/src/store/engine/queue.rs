@@ -7,7 +7,7 @@ use alloc::collections::VecDeque;
 /// Maximum number of items in a part.
 const PART_ITEMS_MAX: usize = 4096;
 /// Capacity that a part keeps when it becomes shorter, in items.
-const KEPT: usize = 64;
+const ITEMS_KEPT: usize = 64;
 
 /// Items in parts of bounded length, so that no push and no pop moves many of them.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Queue {
         let item = first.pop_front()?;
         if first.is_empty() {
             self.parts.pop_front();
-        } else if first.capacity() > KEPT && first.len() < first.capacity() / 8 {
+        } else if first.capacity() > ITEMS_KEPT && first.len() < first.capacity() / 8 {
             first.shrink_to(first.len() * 2);
         }
         self.len -= 1;
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(queue.parts.len(), 4);
         (0..count - 1).for_each(|number| assert_eq!(queue.pop().as_deref(), Some(&number.to_be_bytes()[..])));
         let held: usize = queue.parts.iter().map(VecDeque::capacity).sum();
-        assert!(held <= KEPT, "memory for {held} items is held for one");
+        assert!(held <= ITEMS_KEPT, "memory for {held} items is held for one");
         assert!(queue.pop().is_some() && queue.pop().is_none());
         assert_eq!((queue.len(), queue.charge()), (0, 0));
         (0..count).for_each(|number| queue.push(&number.to_be_bytes()));

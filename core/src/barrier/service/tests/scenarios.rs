@@ -482,6 +482,20 @@ fn limits_hold() {
     assert_eq!(world.barriers.barriers.len(), 1);
 }
 
+/// Where many small barriers are remembered, one arrival does not forget all of them.
+#[test]
+fn one_arrival_forgets_few_of_many_barriers() {
+    let mut world = World::limited(count(1), BarrierLimits::default());
+    let many = FORGOTTEN_AT_ONCE_MAX + 1000;
+    (0..many).for_each(|number| _ = world.arrive_in(&format!("key {number}"), "a"));
+    assert_eq!(world.barriers.barriers.len(), many);
+    world.barriers.limits.stored_bytes_max = world.barriers.stored_bytes;
+    let key = "k".repeat(usize::try_from(world.barriers.stored_bytes).expect("few") - 1000);
+    assert!(world.arrive_in(&key, "a").starts_with("error: there are"));
+    assert_eq!(world.barriers.barriers.len(), 1000);
+    assert!(!world.arrive_in(&key, "a").starts_with("error"), "the rest suffices");
+}
+
 #[test]
 fn bytes_are_bounded_and_given_back() {
     let limits = BarrierLimits { stored_bytes_max: 4000, ..BarrierLimits::default() };
